@@ -1,0 +1,125 @@
+"""The contract of a backend: memory, and the operations on a paged cache.
+
+T new tokens, R requests, H heads, D head size. Everything is addressed by `ArrayView` byte strides
+(kvpipe/layouts/base.py) over uint8 buffers, so every layout, placement and dtype is one code path.
+A slot below zero is padding: skipped. A slot or block past the end is never written or read: it is
+counted, and `check()` raises naming the first.
+Arrays are torch tensors on the backend's device for every backend that owns memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kvpipe.errors import Problem
+from kvpipe.layouts.base import ArrayView, NativeView
+
+Array = Any  # torch.Tensor; torch is imported by the backends that need it, not by the contract
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryInfo:
+    """total and free bytes of the backend's device, and how they were obtained."""
+
+    total_bytes: int
+    free_bytes: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """One allocation. data: uint8 tensor of num_bytes (None on meta)."""
+
+    num_bytes: int
+    data: Array
+
+
+class Backend(ABC):
+    name: ClassVar[str]
+    owns_memory: ClassVar[bool] = True
+
+    @classmethod
+    def problems(cls) -> list[Problem]:
+        """What is missing on this machine (an extra, a compiler, a driver), each with what to install."""
+        return []
+
+    @abstractmethod
+    def describe(self) -> dict[str, str]:
+        """backend, device and build, for plan.json."""
+
+    @abstractmethod
+    def memory_info(self) -> MemoryInfo: ...
+
+    @abstractmethod
+    def allocate(self, num_bytes: int) -> Buffer:
+        """A zeroed buffer. DoesNotFit when the device refuses."""
+
+    @abstractmethod
+    def array(self, buffer: Buffer, view: ArrayView | NativeView) -> Array:
+        """A typed, strided view; no copy."""
+
+    @abstractmethod
+    def fill(
+        self, buffers: Sequence[Buffer], views: Sequence[ArrayView], block_ids: Array, byte: int
+    ) -> None:
+        """Set every byte of the given blocks of the given views (0 zero, 0xFF poison: NaN in every dtype)."""
+
+    @abstractmethod
+    def write_kv(
+        self, buffer: Buffer, view: ArrayView, new: Array, slot_mapping: Array, scale: float = 1.0
+    ) -> None:
+        """reshape_and_cache of one array: new [T, H, D] to slots [T] (int64). Where view.dtype is fp8
+        and new is not: stored = cast(clamp(new / scale))."""
+
+    @abstractmethod
+    def gather(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_table: Array,
+        num_tokens: int,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Array:
+        """Tokens [0, num_tokens) of one request, [num_tokens, H, D], through block_table [max_blocks]
+        (manager block ids of block_size tokens). out_dtype: dequantise fp8 to it (times scale)."""
+
+    @abstractmethod
+    def copy_blocks(
+        self,
+        buffers: Sequence[Buffer],
+        views: Sequence[ArrayView],
+        pairs: Sequence[tuple[int, int]],
+    ) -> None:
+        """Copy block src to dst in every view (block ids of each view's own dimension 0; the caller
+        expands manager blocks to kernel blocks). ValueError if a dst is another pair's src or dst."""
+
+    @abstractmethod
+    def slot_mapping(
+        self, block_table: Array, request_index: Array, positions: Array, block_size: int
+    ) -> Array:
+        """[T] int64: slot of token t of request_index[t] at positions[t]; block_table [R, max_blocks]
+        int32, -1 where no block is held: the slot is then -1."""
+
+    @abstractmethod
+    def pack(
+        self, buffers: Sequence[Buffer], views: Sequence[ArrayView], block_ids: Sequence[int]
+    ) -> Array:
+        """Those blocks of all views as one contiguous uint8 host tensor, for swapping out."""
+
+    @abstractmethod
+    def unpack(
+        self,
+        buffers: Sequence[Buffer],
+        views: Sequence[ArrayView],
+        block_ids: Sequence[int],
+        packed: Array,
+    ) -> None:
+        """The inverse of pack, to other or the same block ids."""
+
+    def check(self) -> None:
+        """Raise IndexError naming the first slot or block that was out of range since the last check."""

@@ -1,0 +1,85 @@
+"""What kvpipe says to a user, as data: problems of a request, and plans that do not fit.
+
+Exit codes: 0 fits, 1 does not fit (`DoesNotFit`), 2 the request is wrong (`ConfigError`), 3 we failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a request: `key: expected ..., got ...; knob`, on one line."""
+
+    key: str
+    expected: str
+    got: str
+    knob: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.key}: expected {self.expected}, got {self.got}"
+        return f"{line}; {self.knob}" if self.knob else line
+
+
+class KvpipeError(Exception):
+    """Base of every error meant for a user; printed one line a problem, without a traceback."""
+
+    exit_code = 3
+
+    def lines(self) -> list[str]:
+        return str(self).splitlines() or [type(self).__name__]
+
+
+class ConfigError(KvpipeError):
+    """The request is wrong. Carries every problem that was found, not the first one."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Iterable[Problem] | Problem, reference_type: str = "") -> None:
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        # The exception type the reference engine raises here: data for tests, never shown.
+        self.reference_type = reference_type
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class DoesNotFit(KvpipeError):
+    """The request is legal but the memory is too small.
+
+    needed_bytes, available_bytes: one entry a rank. longest_len: the longest max_model_len, in
+    tokens, that fits (None: not even one token does, or it was not asked for).
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        needed_bytes: tuple[int, ...] = (),
+        available_bytes: tuple[int, ...] = (),
+        longest_len: int | None = None,
+        reference_type: str = "ValueError",
+    ) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+        self.longest_len = longest_len
+        self.reference_type = reference_type
+
+
+class SpecError(ValueError):
+    """A spec cannot be what is asked of it (block size, padded page, sharding, merging): the reason.
+
+    The caller knows which config key asked, and turns this into a `Problem`.
+    """
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """`did you mean 'x'? ` (or nothing) and the valid names, for an unknown name."""
+    known = sorted(choices)
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    return f"{hint}valid: {', '.join(known)}"

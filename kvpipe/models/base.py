@@ -1,0 +1,52 @@
+"""A model as kvpipe needs it: geometry only. No torch, no weights.
+
+A model layer owns 0..n caches: an MLP none, a hybrid layer K/V and a state, an encoder-decoder
+layer self and cross attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheGeometry:
+    """One cache of one layer: a registered spec kind and the numbers it asks for.
+
+    name: full layer name ("model.layers.3.self_attn.attn"). shares_with: name of the cache that is
+    read instead, for KV sharing. layer: index of the model layer, for pipeline stages.
+    """
+
+    name: str
+    layer: int
+    spec: str
+    fields: Mapping[str, Any]
+    shares_with: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelGeometry:
+    """file_dtype: how the checkpoint is stored. context_length: tokens the model was made for.
+    parameter_count: of the whole model, with its source; None where unknown.
+    encoder_tokens: encoder output tokens one request attends to (0: no cross attention).
+    weight_bytes: exact bytes of the weights in the served dtype where a reader knows them."""
+
+    name: str
+    file_dtype: str
+    context_length: int
+    num_layers: int
+    caches: tuple[CacheGeometry, ...]
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    vocab_size: int = 0
+    num_attention_heads: int = 0
+    parameter_count: int | None = None
+    weight_bytes: int | None = None
+    encoder_tokens: int = 0
+    conv_dtype: str | None = None  # the config file's own state dtypes, where it names them
+    ssm_dtype: str | None = None
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)

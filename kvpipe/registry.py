@@ -1,0 +1,75 @@
+"""Name -> plugin: lazy, typed, with a suggestion for a misspelt name.
+
+A built-in plugin is a module of one folder that says `PLUGIN = <the thing>`; adding a variant is
+adding a file, no table to keep in step. Third parties register through an entry point of the
+group that the registry names. Nothing is imported before `get`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from kvpipe.errors import ConfigError, Problem, did_you_mean
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Plugins of one kind.
+
+    kind: what an error calls it and the config key that names it (`grouping`, `backend`).
+    package: the package whose modules are the built-ins (`base` and names with a leading
+    underscore are not plugins; a trailing underscore, as in `torch_`, is dropped).
+    """
+
+    def __init__(self, kind: str, package: str, group: str) -> None:
+        self.kind, self.package, self.group = kind, package, group
+
+    @cached_property
+    def _sources(self) -> dict[str, Callable[[], T]]:
+        found: dict[str, Callable[[], T]] = {}
+        folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
+        for path in sorted(folder.glob("*.py")):
+            if path.stem != "base" and not path.stem.startswith("_"):
+                module = f"{self.package}.{path.stem}"
+                found[path.stem.rstrip("_")] = lambda m=module: import_module(m).PLUGIN
+        for point in entry_points(group=self.group):
+            if point.name in found:
+                raise ConfigError(
+                    Problem(self.kind, "one plugin a name", f"'{point.name}' twice ({point.value})")
+                )
+            found[point.name] = self._loader(point)
+        return found
+
+    def _loader(self, point: EntryPoint) -> Callable[[], T]:
+        def load() -> T:
+            try:
+                loaded: T = point.load()
+            except Exception as error:  # a third party's module: any failure is theirs to read
+                raise ConfigError(
+                    Problem(self.kind, f"plugin '{point.name}' to import", f"{error!r}")
+                ) from error
+            return loaded
+
+        return load
+
+    def names(self) -> list[str]:
+        return sorted(self._sources)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sources
+
+    def get(self, name: str) -> T:
+        """The plugin, imported on first use; ConfigError listing the valid names otherwise."""
+        if name not in self._sources:
+            raise ConfigError(
+                Problem(
+                    self.kind, "a registered name", f"'{name}'", did_you_mean(name, self.names())
+                )
+            )
+        return self._sources[name]()

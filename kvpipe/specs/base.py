@@ -1,0 +1,214 @@
+"""What a layer stores, and the questions every kind of cache answers about itself.
+
+Symbols: L layers, B blocks, N tokens in a block (block_size), H KV heads on this rank, D head size.
+block = unit of allocation; page = one layer's bytes in a block; slot = block * block_size + position.
+Nothing outside `specs/` asks what a spec *is*: it asks one of these questions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Any, ClassVar
+
+from typing_extensions import Self
+
+from kvpipe.errors import SpecError
+
+DTYPE_BYTES = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "uint8": 1,
+    "int8": 1,
+}
+
+
+def cdiv(a: int, b: int) -> int:
+    """Ceiling division of non-negative integers."""
+    return -(-a // b)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestLimits:
+    """The bounds of one request and of one step that block counts depend on; sizes in tokens."""
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_encoder_tokens: int = 0
+    max_concurrent_batches: int = 1
+    num_lookahead_tokens: int = 0
+    dcp: int = 1  # decode context parallel size
+    pcp: int = 1  # prefill context parallel size
+    mamba_cache_mode: str = "none"  # none | align | all: the engine's, not a layer's
+
+    @property
+    def tokens_in_flight(self) -> int:
+        return self.max_num_batched_tokens * self.max_concurrent_batches
+
+    def with_length(self, max_model_len: int) -> RequestLimits:
+        return replace(self, max_model_len=max_model_len)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecContext:
+    """What a run decides for every layer, when a model's geometry becomes specs.
+
+    dtype: storage of K and V, a key of DTYPE_BYTES. cache_dtype: the configured word, with `auto`
+    resolved ("fp8_ds_mla" stays). conv_dtype, ssm_dtype: storage of states.
+    """
+
+    block_size: int
+    dtype: str
+    cache_dtype: str
+    model_dtype: str
+    conv_dtype: str
+    ssm_dtype: str
+    max_model_len: int
+    mamba_block_size: int | None = None
+    mamba_page_size_padded: int | None = None
+    mamba_cache_mode: str = "none"
+    num_speculative_blocks: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageArray:
+    """One array inside a page, before a layout places it.
+
+    per_token True:  [N, num_heads, width] of dtype (K, V, a latent row): a layout orders it.
+    per_token False: `shape` of dtype, stored as one run (a convolution or SSM state).
+    """
+
+    name: str  # "k", "v", "latent", "conv", "ssm", ...
+    dtype: str
+    per_token: bool
+    num_heads: int = 1
+    width: int = 0
+    shape: tuple[int, ...] = ()
+
+    def num_bytes(self, block_size: int) -> int:
+        """Bytes of this array in one page of block_size tokens."""
+        count = block_size * self.num_heads * self.width if self.per_token else prod(self.shape)
+        return count * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVCacheSpec(ABC):
+    """Geometry of one layer's cache on one rank. Frozen; every change is a new spec.
+
+    page_size_padded: the page as allocated, in bytes, where it is larger than its content.
+    """
+
+    # The word used in config files and reports for this type ("full", "sliding", "mamba" ...).
+    kind: ClassVar[str]
+    # Layers whose cache grows with every token can be promoted to, or serve as, full attention.
+    is_state: ClassVar[bool] = False
+
+    block_size: int
+    page_size_padded: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise SpecError(f"block_size must be at least 1 token, got {self.block_size}")
+        if self.page_size_padded is not None and self.page_size_padded < self.real_page_size_bytes:
+            raise SpecError(
+                f"a padded page must hold the real page of {self.real_page_size_bytes:,} bytes, "
+                f"got {self.page_size_padded:,} bytes"
+            )
+
+    @classmethod
+    @abstractmethod
+    def from_geometry(cls, geometry: Mapping[str, Any], context: SpecContext) -> Self:
+        """The unsharded spec of a layer whose model file says `geometry` (see conf/model);
+        SpecError naming an unknown, missing or wrong field."""
+
+    @classmethod
+    def what_if(cls, spec: KVCacheSpec, options: Mapping[str, Any]) -> KVCacheSpec:
+        """`spec` turned into this type for `attention=<kind>`, or `spec` itself where that type
+        cannot be asked of it (a state stays a state). SpecError naming a missing option."""
+        raise SpecError(f"attention={cls.kind} is not offered as a what-if")
+
+    # --- bytes -------------------------------------------------------------------------------
+    @abstractmethod
+    def page_arrays(self) -> tuple[PageArray, ...]:
+        """The arrays that share one page, in the order they lie in it."""
+
+    @property
+    def real_page_size_bytes(self) -> int:
+        return sum(array.num_bytes(self.block_size) for array in self.page_arrays())
+
+    @property
+    def page_size_bytes(self) -> int:
+        return self.page_size_padded or self.real_page_size_bytes
+
+    def with_block_size(self, block_size: int) -> Self:
+        """The same cache in blocks of block_size tokens, padding scaled away; SpecError if illegal."""
+        return replace(self, block_size=block_size, page_size_padded=None)
+
+    def with_padded_page(self, page_size_bytes: int) -> Self:
+        """The same cache in pages of exactly page_size_bytes; SpecError if they are too small."""
+        return replace(self, page_size_padded=page_size_bytes)
+
+    def shard(self, tp: int) -> Self:
+        """This rank's part under tensor parallelism; SpecError naming the legal sizes."""
+        return self
+
+    # --- blocks of one request ------------------------------------------------------------------
+    @abstractmethod
+    def max_blocks(self, limits: RequestLimits) -> int:
+        """Blocks an engine reserves for one request: at least its peak (see `resident`)."""
+
+    @abstractmethod
+    def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
+        """Blocks one request of num_tokens holds while decoding, no prefill in flight."""
+
+    @abstractmethod
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+        """Block indices of a request that must be held when `computed` tokens are stored and `new`
+        are in flight. Index i covers tokens [i * block_size, (i + 1) * block_size)."""
+
+    @abstractmethod
+    def hit_length(self, cached: Sequence[bool]) -> int:
+        """Longest prefix, in tokens, that can be served when block i is cached iff cached[i].
+        A multiple of block_size."""
+
+    def max_memory_bytes(self, limits: RequestLimits) -> int:
+        """Bytes one request may hold in this layer."""
+        return self.max_blocks(limits) * self.page_size_bytes
+
+    # --- grouping ----------------------------------------------------------------------------
+    def of_layer(self, name: str) -> KVCacheSpec:
+        """The spec that one layer of a group with this spec allocates and binds with."""
+        return self
+
+    def merge_problem(self, other: KVCacheSpec, ignore: frozenset[str] = frozenset()) -> str:
+        """Why `other` cannot share this spec's group as if it were the same spec ("" if it can).
+        ignore: field names an engine does not compare. Default: same class, all fields equal."""
+        if type(other) is not type(self):
+            return f"{other.kind} next to {self.kind}"
+        return differing(self, other, ignore)
+
+
+def differing(a: KVCacheSpec, b: KVCacheSpec, ignore: frozenset[str]) -> str:
+    """The first field of a that b has another value of, in words; "" when none."""
+    for field in fields(a):
+        ours, theirs = getattr(a, field.name), getattr(b, field.name, None)
+        if field.name not in ignore and ours != theirs:
+            return f"{field.name} {theirs} next to {ours}"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheLayer:
+    """A named cache of a model layer. A model layer owns 0..n of them.
+
+    shares_with: the name of the layer whose cache this one reads instead of storing its own.
+    """
+
+    name: str
+    spec: KVCacheSpec
+    shares_with: str | None = None
