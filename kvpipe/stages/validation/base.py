@@ -1,0 +1,75 @@
+"""The contract of validation: RunConfig -> ResolvedRun, in which nothing is left "auto".
+
+The one exception is `scheduler.max_model_len=auto`: the limits carry the model's own context and
+`fit` says that grouping may lower it. Every problem of a request is found here, before a folder is
+made or a byte is owned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpipe.models.base import ModelGeometry
+from kvpipe.specs.base import CacheLayer, RequestLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something the user should know about the run. knob: the setting that changes it ("" if none).
+    is_warning: it costs memory, speed or correctness; otherwise it only explains a choice."""
+
+    text: str
+    knob: str = ""
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedDevice:
+    """The device planned for. total_bytes and free_bytes of one device, and where they come from.
+
+    is_here: the device is in this machine, so memory can be allocated on it. compute_capability:
+    (major, minor) of a CUDA device, None elsewhere.
+    """
+
+    name: str
+    type: str  # cpu | cuda
+    is_here: bool
+    total_bytes: int
+    free_bytes: int | None
+    source: str
+    compute_capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankLayers:
+    """The caches one rank stores, already sharded. rank = pp_rank * tp + tp_rank."""
+
+    rank: int
+    tp_rank: int
+    pp_rank: int
+    layers: tuple[CacheLayer, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedParallel:
+    tp: int
+    pp: int
+    dcp: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedRun:
+    """What every later stage is given a part of. backend_reason: why `auto` chose it."""
+
+    model: ModelGeometry
+    served_dtype: str
+    cache_dtype: str
+    device: ResolvedDevice
+    backend: str
+    backend_reason: str
+    parallel: ResolvedParallel
+    ranks: tuple[RankLayers, ...]
+    limits: RequestLimits
+    fit: bool
+    max_num_seqs: int
+    notes: tuple[Note, ...] = ()
