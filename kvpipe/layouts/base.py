@@ -1,16 +1,21 @@
-"""A layout: the order of K, V, tokens and heads inside a layer's pages, as byte strides.
+"""A layout: the order of K, V, tokens and heads inside a layer's memory, as byte strides.
 
-B blocks, N tokens in a kernel block, H heads, D head size. A layout answers with views, never with
-memory; the same views are used by every backend, by the reports and by the slow self-proof.
+Axes, one letter each, outermost first in an `order`:
+L layers, B blocks, K the pair (K, V), H heads, N tokens in a kernel block, D the numbers of a head.
+A layout answers with views, never with memory; the same views are used by every backend, by the
+reports and by the slow self-proof.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
-from kvpipe.specs.base import KVCacheSpec
+from pydantic import BaseModel, ConfigDict, Field
+
+from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +31,15 @@ class ArrayView:
 
     layer: str
     array: str  # "k", "v", "latent", "conv", "ssm", ...
-    buffer: int  # index of the tensor in KVCacheConfig.tensors
+    buffer: int  # index into AddressMap.buffers
     dtype: str
     per_token: bool
     offset: int  # bytes
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes, one a dimension
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,41 +52,165 @@ class NativeView:
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PagePlace:
-    """Where a layer's pages are: page of block b is page_size bytes at offset + b * block_stride.
+    """Where a layer's pages are.
 
-    whole_tensor: this layer's pages fill the tensor side by side, and every other layer that shares
-    the tensor arranges its pages the same way, so that a layout may put K of all blocks before V.
+    order: the axes from outermost to innermost, and what is contiguous. With `block_stride` set the
+    order starts with B and the page of block b is at offset + b * block_stride (pages may be padded,
+    or lie between other layers' pages); with None every stride follows from the order, over
+    `num_layers` layers of which this one is `layer_index`.
     """
 
     layer: str
     buffer: int
-    offset: int
-    block_stride: int
-    num_blocks: int
-    page_size_bytes: int
-    whole_tensor: bool
-    kernel_block_size: int
+    offset: int  # bytes
+    num_blocks: int  # manager blocks
+    block_size: int  # tokens of a manager block
+    kernel_block_size: int  # divides block_size
+    order: str
+    block_stride: int | None = None  # bytes from one manager block to the next
+    num_layers: int = 1
+    layer_index: int = 0
+
+
+def axis_strides(
+    order: str, sizes: Mapping[str, int], widths: Sequence[int]
+) -> list[tuple[int, dict[str, int]]]:
+    """Offset and strides, in bytes, of each array of a page laid out in `order`.
+
+    sizes: elements along every axis but K and D. widths: bytes of one head of each array. K is where
+    the arrays follow one another: axes inside it are strided by their own array, axes outside by all.
+
+    >>> axis_strides("BKND", {"B": 8, "N": 4}, [6, 2])
+    [(0, {'B': 32, 'N': 6}), (24, {'B': 32, 'N': 2})]
+    """
+    outer, inner = order.rstrip("D").split("K") if "K" in order else ("", order.rstrip("D"))
+    results, start = [], 0
+    for width in widths:
+        strides, step = {}, width
+        for axis in reversed(inner):
+            strides[axis] = step
+            step *= sizes[axis]
+        results.append((start, strides))
+        start += step
+    step = start
+    for axis in reversed(outer):
+        for _, strides in results:
+            strides[axis] = step
+        step *= sizes[axis]
+    return results
+
+
+class LayoutOptions(BaseModel):
+    """conf/layout/*.yaml. kernel_block_size: tokens, or auto (the largest that divides the block)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    name: str
+    kernel_block_size: Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
 class Layout(ABC):
-    """One order. `attention_backend`: the kind of engine attention backend that reads it."""
+    """One order of K, V, tokens and heads.
 
+    attention_backend: the kind of engine attention backend that reads it. arrays: names of the
+    arrays a page must have (None: exactly one array, whatever its name).
+    page_order: inside one page. tensor_order: a tensor that belongs to one layer, or to layers that
+    all split it alike. cross_order: all layers of a uniform model in one buffer.
+    native_order: the dimensions of the attention backend's tensor (C: K and V as one content).
+    """
+
+    Options: ClassVar[type[LayoutOptions]] = LayoutOptions
     name: ClassVar[str]
     attention_backend: ClassVar[str]
-    # Kernel block sizes this layout's kernels take: any multiple of `kernel_block_multiple`.
+    arrays: ClassVar[tuple[str, ...] | None] = ("k", "v")
+    page_order: ClassVar[str]
+    tensor_order: ClassVar[str]
+    cross_order: ClassVar[str]
+    native_order: ClassVar[str]
+    # Kernel block sizes the attention kernels take, in tokens: these, or any multiple.
+    kernel_block_sizes: ClassVar[tuple[int, ...]] = ()
     kernel_block_multiple: ClassVar[int] = 16
 
-    @abstractmethod
+    def __init__(self, options: LayoutOptions | None = None) -> None:
+        self.options = options
+
+    def supports_kernel_block(self, num_tokens: int) -> bool:
+        if self.kernel_block_sizes:
+            return num_tokens in self.kernel_block_sizes
+        return num_tokens % self.kernel_block_multiple == 0
+
+    def kernel_block_choices(self) -> str:
+        """In words, for an error."""
+        if self.kernel_block_sizes:
+            return f"one of {', '.join(map(str, self.kernel_block_sizes))}"
+        return f"a multiple of {self.kernel_block_multiple}"
+
     def refuses(self, spec: KVCacheSpec) -> str:
         """Why this layout cannot hold that spec's arrays ("" if it can)."""
+        arrays = spec.page_arrays()
+        names = ", ".join(array.name for array in arrays)
+        if not all(array.per_token for array in arrays):
+            return f"{spec.kind} stores states ({names}), not tokens"
+        if self.arrays is None:
+            single = len(arrays) == 1 and arrays[0].num_heads == 1
+            return "" if single else f"{spec.kind} stores {names}, not one row a token"
+        if tuple(array.name for array in arrays) != self.arrays:
+            return f"{spec.kind} stores {names}, not {', '.join(self.arrays)}"
+        return ""
 
-    @abstractmethod
     def views(self, spec: KVCacheSpec, place: PagePlace) -> tuple[ArrayView, ...]:
-        """The arrays of one layer."""
+        """The arrays of one layer, [B', N', H, D] each."""
+        arrays = spec.page_arrays()
+        split = place.block_size // place.kernel_block_size
+        sizes = {
+            "L": place.num_layers,
+            "B": place.num_blocks * split,
+            "H": arrays[0].num_heads,
+            "N": place.kernel_block_size,
+        }
+        placed = axis_strides(place.order, sizes, [_row_bytes(array) for array in arrays])
+        views = []
+        for array, (start, strides) in zip(arrays, placed, strict=True):
+            block = strides["B"] if place.block_stride is None else place.block_stride // split
+            layer = place.layer_index * strides.get("L", 0)
+            views.append(
+                ArrayView(
+                    layer=place.layer,
+                    array=array.name,
+                    buffer=place.buffer,
+                    dtype=array.dtype,
+                    per_token=True,
+                    offset=place.offset + layer + start,
+                    shape=(sizes["B"], sizes["N"], sizes["H"], array.width),
+                    strides=(block, strides["N"], strides["H"], DTYPE_BYTES[array.dtype]),
+                )
+            )
+        return tuple(views)
 
-    @abstractmethod
-    def native_view(self, spec: KVCacheSpec, place: PagePlace) -> NativeView | None:
-        """The single tensor the attention backend expects; None if no one strided tensor is it."""
+    def native_view(self, views: Sequence[ArrayView]) -> NativeView | None:
+        """The single tensor the attention backend expects; None if no one strided tensor is it
+        (K and V of different widths where the backend's shape has one D)."""
+        first, last = views[0], views[-1]
+        pair = last.offset - first.offset
+        same = all(view.shape == first.shape and view.strides == first.strides for view in views)
+        if "K" in self.native_order and not same:
+            return None
+        widths = sum(view.shape[3] for view in views)
+        axes = {axis: (first.shape[i], first.strides[i]) for i, axis in enumerate("BNHD")}
+        axes |= {"K": (len(views), pair), "C": (widths, first.strides[3])}
+        return NativeView(
+            buffer=first.buffer,
+            dtype=first.dtype,
+            offset=first.offset,
+            shape=tuple(axes[axis][0] for axis in self.native_order),
+            strides=tuple(axes[axis][1] for axis in self.native_order),
+        )
+
+
+def _row_bytes(array: PageArray) -> int:
+    return array.width * DTYPE_BYTES[array.dtype]

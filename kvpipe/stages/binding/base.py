@@ -1,0 +1,96 @@
+"""binding: KVBuffers, the model's layers -> BoundCache: layers that read and write their pages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvpipe.backends.base import Array, Backend
+from kvpipe.layouts.base import ArrayView
+from kvpipe.specs.base import RequestLimits
+from kvpipe.stages.allocation.base import KVBuffers
+from kvpipe.stages.grouping.base import KVCacheConfig
+
+
+@dataclass
+class AttentionLayer:
+    """What a forward context knows of a layer. Mutable on purpose: binding sets it, once.
+
+    kv_cache: the attention backend's tensor; a tuple of arrays where no single tensor is it (states,
+    K and V of different widths); None before binding. views: the same bytes, for kernels.
+    """
+
+    name: str
+    kv_cache: Array | tuple[Array, ...] | None = None
+    views: tuple[ArrayView, ...] = ()
+
+    @property
+    def bound(self) -> bool:
+        return bool(self.views)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BindingRequest:
+    """layer_names: the model's layers that keep or read a cache, in the model's order. forward_context:
+    the layers to bind, by name (None: one AttentionLayer is made for each of layer_names)."""
+
+    config: KVCacheConfig
+    buffers: KVBuffers
+    limits: RequestLimits
+    layer_names: tuple[str, ...]
+    kv_sharing_fast_prefill: bool = False
+    forward_context: Mapping[str, AttentionLayer] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """The self-proof: what was written by slot mapping and read back by flat offsets.
+
+    layers, tokens: that were written (tokens: a token of one request counts once, whatever the
+    layers). mismatches: rows or state pieces that came back wrong. digest: sha256 (hex) of
+    `digest_of`, equal on two backends that did the same. reason: why it was not run ("" if it was).
+    """
+
+    layers: int = 0
+    tokens: int = 0
+    rows: int = 0
+    mismatches: int = 0
+    digest: str = ""
+    digest_of: str = ""
+    inject: str = "none"
+    reason: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.mismatches
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundCache:
+    """A cache in use.
+
+    groups: layer names a group, sharing layers appended to their target's. runner_kv_caches: (name,
+    cache) in layer order. runner_only: layers that own no bytes, they alias another's. prefill_layers:
+    layers that need slots in prefill.
+    """
+
+    forward_context: Mapping[str, AttentionLayer]
+    groups: tuple[tuple[str, ...], ...]
+    runner_kv_caches: tuple[tuple[str, Any], ...]
+    runner_only: tuple[str, ...]
+    prefill_layers: tuple[str, ...]
+    buffers: KVBuffers
+    verify: VerifyReport
+    notes: tuple[str, ...] = ()
+
+
+class Binding(ABC):
+    """A stage plugin also has `Options` and takes them in its constructor."""
+
+    @abstractmethod
+    def run(self, request: BindingRequest, backend: Backend) -> BoundCache: ...
