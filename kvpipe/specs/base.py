@@ -1,15 +1,17 @@
 """What a layer stores, and the questions every kind of cache answers about itself.
 
 Symbols: L layers, B blocks, N tokens in a block (block_size), H KV heads on this rank, D head size.
-block = unit of allocation; page = one layer's bytes in a block; slot = block * block_size + position.
+block = unit of allocation; page = one layer's bytes in a block;
+slot = block * block_size + position.
 Nothing outside `specs/` asks what a spec *is*: it asks one of these questions.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
@@ -89,10 +91,12 @@ class PageArray:
     num_heads: int = 1
     width: int = 0
     shape: tuple[int, ...] = ()
+    tokens_per_row: int = 1  # per_token: consecutive tokens that one row stands for (compressed)
 
     def num_bytes(self, block_size: int) -> int:
         """Bytes of this array in one page of block_size tokens."""
-        count = block_size * self.num_heads * self.width if self.per_token else prod(self.shape)
+        rows = block_size // self.tokens_per_row
+        count = rows * self.num_heads * self.width if self.per_token else prod(self.shape)
         return count * DTYPE_BYTES[self.dtype]
 
 
@@ -105,8 +109,10 @@ class KVCacheSpec(ABC):
 
     # The word used in config files and reports for this type ("full", "sliding", "mamba" ...).
     kind: ClassVar[str]
-    # Layers whose cache grows with every token can be promoted to, or serve as, full attention.
+    # A fixed-size state, whatever the number of tokens: its page does not grow with block_size.
     is_state: ClassVar[bool] = False
+    # Holds every token until the request ends, so that other attention layers may join its table.
+    keeps_every_token: ClassVar[bool] = False
 
     block_size: int
     page_size_padded: int | None = None
@@ -137,16 +143,17 @@ class KVCacheSpec(ABC):
     def page_arrays(self) -> tuple[PageArray, ...]:
         """The arrays that share one page, in the order they lie in it."""
 
-    @property
+    # A spec never changes, so its page is computed once: grouping asks for it layer by layer.
+    @cached_property
     def real_page_size_bytes(self) -> int:
         return sum(array.num_bytes(self.block_size) for array in self.page_arrays())
 
-    @property
+    @cached_property
     def page_size_bytes(self) -> int:
         return self.page_size_padded or self.real_page_size_bytes
 
     def with_block_size(self, block_size: int) -> Self:
-        """The same cache in blocks of block_size tokens, padding scaled away; SpecError if illegal."""
+        """The same cache in blocks of block_size tokens, without padding; SpecError if illegal."""
         return replace(self, block_size=block_size, page_size_padded=None)
 
     def with_padded_page(self, page_size_bytes: int) -> Self:
@@ -160,7 +167,13 @@ class KVCacheSpec(ABC):
     # --- blocks of one request ------------------------------------------------------------------
     @abstractmethod
     def max_blocks(self, limits: RequestLimits) -> int:
-        """Blocks an engine reserves for one request: at least its peak (see `resident`)."""
+        """Blocks an engine reserves for one request, by the engine's own bound; SpecError where
+        the spec does not work under these limits."""
+
+    def peak_blocks(self, limits: RequestLimits) -> int:
+        """Blocks that are enough for any step of one request (see `resident`): `max_blocks`, unless
+        that bound is known to be short."""
+        return self.max_blocks(limits)
 
     @abstractmethod
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
@@ -185,12 +198,49 @@ class KVCacheSpec(ABC):
         """The spec that one layer of a group with this spec allocates and binds with."""
         return self
 
+    @property
+    def type_key(self) -> tuple[object, ...]:
+        """Layers with equal keys may share a block table although their pages differ in size."""
+        return (self.kind,)
+
+    def same_type(self, other: KVCacheSpec) -> bool:
+        """Whether `other` may join a table whose first layer has this spec."""
+        return other.type_key == self.type_key
+
     def merge_problem(self, other: KVCacheSpec, ignore: frozenset[str] = frozenset()) -> str:
         """Why `other` cannot share this spec's group as if it were the same spec ("" if it can).
         ignore: field names an engine does not compare. Default: same class, all fields equal."""
         if type(other) is not type(self):
             return f"{other.kind} next to {self.kind}"
         return differing(self, other, ignore)
+
+    def merge(
+        self, others: Iterable[KVCacheSpec], ignore: frozenset[str] = frozenset()
+    ) -> KVCacheSpec:
+        """The one spec of a group whose first layer has this spec; SpecError says why not."""
+        for other in others:
+            if problem := self.merge_problem(other, ignore):
+                raise SpecError(problem)
+        return self
+
+    # --- what if: the same layer under another attention type ------------------------------------
+    def promoted(self) -> KVCacheSpec:
+        """This cache keeping every token but remembering its window, so that it can share the table
+        of full attention layers; itself where it already does or where that makes no sense."""
+        return self
+
+    def unbounded(self) -> KVCacheSpec:
+        """The layer as full attention; itself where its cache is no K/V of its own tokens."""
+        return self
+
+    def windowed(self, window: int) -> KVCacheSpec:
+        """The layer seeing `window` tokens at most, never more than it does; itself where that makes
+        no sense."""
+        return self
+
+    def in_chunks(self, chunk: int) -> KVCacheSpec:
+        """The layer seeing its own chunk of `chunk` tokens at most; itself where not sensible."""
+        return self
 
 
 def differing(a: KVCacheSpec, b: KVCacheSpec, ignore: frozenset[str]) -> str:

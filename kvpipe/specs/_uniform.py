@@ -1,0 +1,65 @@
+"""The spec of a group whose layers share one block table although their pages differ in size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from typing_extensions import Self
+
+from kvpipe.errors import SpecError
+from kvpipe.specs.base import KVCacheSpec, PageArray, RequestLimits, SpecContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformTypeKVCacheSpecs(KVCacheSpec):
+    """layers: (name, spec) pairs, all of one type (`same_type`). The page of the group is the sum
+    of its layers' pages; a request takes as many as its hungriest layer. Never a config word."""
+
+    kind: ClassVar[str] = "uniform"
+
+    layers: tuple[tuple[str, KVCacheSpec], ...]
+
+    @classmethod
+    def from_geometry(cls, geometry: Mapping[str, Any], context: SpecContext) -> Self:
+        raise SpecError("uniform is what grouping makes of several layers, not what a layer stores")
+
+    @cached_property
+    def by_layer(self) -> dict[str, KVCacheSpec]:
+        return dict(self.layers)
+
+    @cached_property
+    def distinct(self) -> tuple[KVCacheSpec, ...]:
+        return tuple(dict.fromkeys(spec for _, spec in self.layers))
+
+    def of_layer(self, name: str) -> KVCacheSpec:
+        return self.by_layer[name]
+
+    def page_arrays(self) -> tuple[PageArray, ...]:
+        return tuple(array for _, spec in self.layers for array in spec.page_arrays())
+
+    @cached_property
+    def real_page_size_bytes(self) -> int:
+        return sum(spec.real_page_size_bytes for _, spec in self.layers)
+
+    @cached_property
+    def page_size_bytes(self) -> int:
+        return sum(spec.page_size_bytes for _, spec in self.layers)
+
+    def max_blocks(self, limits: RequestLimits) -> int:
+        return max((spec.max_blocks(limits) for spec in self.distinct), default=0)
+
+    def peak_blocks(self, limits: RequestLimits) -> int:
+        return max((spec.peak_blocks(limits) for spec in self.distinct), default=0)
+
+    def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
+        return max((spec.steady_blocks(num_tokens, limits) for spec in self.distinct), default=0)
+
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+        held = (spec.resident(computed, new, limits) for spec in self.distinct)
+        return max(held, key=len, default=range(0))
+
+    def hit_length(self, cached: Sequence[bool]) -> int:
+        return min((spec.hit_length(cached) for spec in self.distinct), default=0)

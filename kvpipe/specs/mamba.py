@@ -1,0 +1,167 @@
+"""Fixed-size states: Mamba 1 (arXiv:2312.00752) and 2 (arXiv:2405.21060), gated delta nets, short
+convolutions. A page is all states of one layer at one point of the request, whatever block_size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from typing_extensions import Self
+
+from kvpipe.errors import SpecError, did_you_mean
+from kvpipe.specs._geometry import check_fields, count, dtype_of
+from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
+
+MODES = ("none", "align", "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateArray:
+    """One state: name ("conv", "ssm", ...), shape and storage dtype. The first dimension is the one
+    that tensor parallelism splits.
+
+    Of its rows, `group_rows` belong to `num_groups` groups (B and C of Mamba 2: 2 * groups *
+    d_state rows of the convolution), which are replicated when there are more ranks than groups.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    group_rows: int = 0
+    num_groups: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.shape or min(self.shape) < 1:
+            raise SpecError(f"state {self.name}: shape must be positive, got {list(self.shape)}")
+        if self.dtype not in DTYPE_BYTES:
+            raise SpecError(f"state {self.name}: unknown dtype '{self.dtype}'")
+        if bool(self.group_rows) != bool(self.num_groups) or self.group_rows > self.shape[0]:
+            raise SpecError(f"state {self.name}: group_rows and num_groups go together")
+
+    def shard(self, tp: int) -> StateArray:
+        rows, groups = self.shape[0] - self.group_rows, self.num_groups or tp
+        if rows % tp or (groups % tp and tp % groups):
+            raise SpecError(
+                f"state {self.name}: {rows} rows and {self.num_groups} groups cannot be split over "
+                f"{tp} ranks; legal: {', '.join(map(str, self._legal_tps()))}"
+            )
+        kept = max(1, groups // tp)
+        group_rows = self.group_rows // groups * kept
+        return replace(
+            self,
+            shape=(rows // tp + group_rows, *self.shape[1:]),
+            group_rows=group_rows,
+            num_groups=kept if self.num_groups else 0,
+        )
+
+    def _legal_tps(self) -> list[int]:
+        rows, groups = self.shape[0] - self.group_rows, self.num_groups
+        return [
+            n
+            for n in range(1, 129)
+            if not rows % n and (not groups or not groups % n or not n % groups)
+        ]
+
+    @classmethod
+    def from_geometry(cls, fields: Mapping[str, Any], context: SpecContext) -> StateArray:
+        """{name: conv, shape: [8192, 3]}; dtype defaults to the run's conv or SSM state dtype."""
+        check_fields("state", fields, ("name", "shape"), ("dtype", "group_rows", "num_groups"))
+        name = str(fields["name"])
+        default = context.conv_dtype if name.startswith("conv") else context.ssm_dtype
+        shape = tuple(int(size) for size in fields["shape"])
+        groups = {
+            key: count("state", fields, key)
+            for key in ("group_rows", "num_groups")
+            if fields.get(key)
+        }
+        return cls(name=name, shape=shape, dtype=dtype_of("state", fields, default), **groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MambaSpec(KVCacheSpec):
+    """states: the arrays of one page. block_size: tokens between two states that may be kept.
+
+    What a request holds follows the engine's mode (limits.mamba_cache_mode): none: one running
+    state; align: also the state at the last block boundary; all: one at every boundary. Plus a
+    state for each speculative token (none and align).
+    """
+
+    kind: ClassVar[str] = "mamba"
+    is_state: ClassVar[bool] = True
+
+    states: tuple[StateArray, ...]
+    mamba_type: str = "mamba1"
+    mamba_cache_mode: str = "none"
+    num_speculative_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.states:
+            raise SpecError("a state cache needs at least one state")
+        if self.mamba_cache_mode not in MODES:
+            hint = did_you_mean(self.mamba_cache_mode, MODES)
+            raise SpecError(f"unknown mamba_cache_mode '{self.mamba_cache_mode}'; {hint}")
+        super().__post_init__()
+
+    @classmethod
+    def from_geometry(cls, geometry: Mapping[str, Any], context: SpecContext) -> Self:
+        check_fields(cls.kind, geometry, ("states",), ("mamba_type",))
+        return cls(
+            block_size=context.mamba_block_size or context.max_model_len,
+            page_size_padded=context.mamba_page_size_padded,
+            states=tuple(StateArray.from_geometry(f, context) for f in geometry["states"]),
+            mamba_type=str(geometry.get("mamba_type", "mamba1")),
+            mamba_cache_mode=context.mamba_cache_mode,
+            num_speculative_blocks=context.num_speculative_blocks,
+        )
+
+    def page_arrays(self) -> tuple[PageArray, ...]:
+        return tuple(
+            PageArray(name=s.name, dtype=s.dtype, per_token=False, shape=s.shape)
+            for s in self.states
+        )
+
+    def with_block_size(self, block_size: int) -> Self:
+        """The page of a state does not depend on its block size, and keeps its padding."""
+        return replace(self, block_size=block_size)
+
+    def shard(self, tp: int) -> Self:
+        return replace(self, states=tuple(state.shard(tp) for state in self.states))
+
+    @property
+    def type_key(self) -> tuple[object, ...]:
+        return ("mamba", self.num_speculative_blocks)
+
+    def max_blocks(self, limits: RequestLimits) -> int:
+        if limits.mamba_cache_mode == "all":
+            return cdiv(limits.max_model_len, self.block_size)
+        boundary = 1 if limits.mamba_cache_mode == "align" else 0
+        return 1 + boundary + self.num_speculative_blocks
+
+    def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
+        return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+        """none: the running state and the speculative ones, from index 0. all: every boundary.
+        align: the state that the step starts from (at least the last boundary's), the one it ends
+        in, and the speculative ones after it; a prefill step that skips boundaries speculates not.
+        """
+        if limits.mamba_cache_mode == "none":
+            return range(1 + self.num_speculative_blocks)
+        end = cdiv(computed + new, self.block_size)
+        if limits.mamba_cache_mode == "all" or not end:
+            return range(end)
+        source, target = (computed - 1) // self.block_size, end - 1
+        if 0 <= source < target - 1:
+            return range(source, target + 1, target - source)
+        return range(
+            max(0, target - 1) if source >= 0 else target, end + self.num_speculative_blocks
+        )
+
+    def hit_length(self, cached: Sequence[bool]) -> int:
+        """One state is enough: the last cached boundary."""
+        last = max((i for i, hit in enumerate(cached) if hit), default=-1)
+        return (last + 1) * self.block_size
+
+
+PLUGIN = MambaSpec

@@ -1,0 +1,75 @@
+"""Sliding-window attention: a token sees the last W tokens, itself included (arXiv:2310.06825)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from kvpipe.errors import SpecError
+from kvpipe.specs._attention import AttentionSpec, longest_run_hit
+from kvpipe.specs._geometry import option
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
+from kvpipe.specs.full import FullAttentionSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingWindowSpec(AttentionSpec):
+    """sliding_window: W tokens. A block is free once its last token is W tokens behind.
+
+    Most tokens held: the W - 1 before the oldest token in flight, and those in flight; they may
+    start in the middle of a block, hence one block more.
+    """
+
+    kind: ClassVar[str] = "sliding"
+    more_fields: ClassVar[tuple[str, ...]] = ("sliding_window",)
+
+    sliding_window: int
+
+    def __post_init__(self) -> None:
+        if self.sliding_window < 1:
+            raise SpecError(f"sliding_window must be at least 1 token, got {self.sliding_window}")
+        super().__post_init__()
+
+    @property
+    def type_key(self) -> tuple[object, ...]:
+        return ("sliding", self.sliding_window)
+
+    def _reach(self, limits: RequestLimits) -> int:
+        """Tokens kept before the oldest token in flight; prefill lookahead moves it back."""
+        return self.sliding_window - 1 + max(0, limits.num_lookahead_tokens - 1)
+
+    def max_blocks(self, limits: RequestLimits) -> int:
+        if limits.dcp > 1 and self.dcp_sharded:
+            raise SpecError(f"a sliding window cannot be split over {limits.dcp} context ranks")
+        held = min(self._reach(limits) + limits.tokens_in_flight, limits.max_model_len)
+        return cdiv(held, self.block_size) + 1
+
+    def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
+        return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+        first = max(0, computed - self._reach(limits)) // self.block_size
+        return range(first, cdiv(computed + new, self.block_size))
+
+    def hit_length(self, cached: Sequence[bool]) -> int:
+        """The next token sees W - 1 before it: only their blocks must be cached."""
+        reach, size = self.sliding_window - 1, self.block_size
+        needed = (i - cdiv(min(reach, i * size), size) for i in range(len(cached) + 1))
+        return longest_run_hit(cached, needed) * size
+
+    def promoted(self) -> KVCacheSpec:
+        return self.retyped(FullAttentionSpec, sliding_window=self.sliding_window)
+
+    def unbounded(self) -> KVCacheSpec:
+        return self.retyped(FullAttentionSpec)
+
+    def windowed(self, window: int) -> KVCacheSpec:
+        return replace(self, sliding_window=min(window, self.sliding_window))
+
+    @classmethod
+    def what_if(cls, spec: KVCacheSpec, options: Mapping[str, Any]) -> KVCacheSpec:
+        return spec.windowed(option(cls.kind, options, "sliding_window"))
+
+
+PLUGIN = SlidingWindowSpec
