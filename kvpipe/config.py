@@ -1,4 +1,4 @@
-"""RunConfig: the whole request, closed and frozen. It holds no defaults: the YAML of conf/ is complete.
+"""RunConfig: the whole request, closed and frozen. It holds no defaults: conf/ is complete.
 
 Sections whose shape depends on a plugin (the five stages, backend, layout, model, report) are
 checked against that plugin's own `Options`, in the same pass. `read_config` collects every problem
@@ -24,11 +24,15 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?i?B|)\s*$")
 
 
 def parse_size(value: Any) -> Any:
-    """Bytes of 1024, "1024", "30GiB" or "24GB"; anything else is returned for the schema to refuse."""
+    """Bytes of 1024, "1024", "30GiB" or "24GB"; anything else is left for the schema to refuse."""
     match = _SIZE.match(value) if isinstance(value, str) else None
     if match is None or match[2] not in _UNITS:
         return value
-    return round(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
+    return (
+        round(float(match[1]) * _UNITS[match[2]])
+        if "." in match[1]
+        else int(match[1]) * _UNITS[match[2]]
+    )
 
 
 Bytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=2**63)]
@@ -191,7 +195,9 @@ def _check(
     name: str, schema: type[BaseModel], value: Any, fallback: Any
 ) -> tuple[Any, list[Problem]]:
     if not isinstance(value, Mapping):
-        return None, [Problem(name, "a section of settings", repr(value), f"choose {name}=<option>")]
+        return None, [
+            Problem(name, "a section of settings", repr(value), f"choose {name}=<option>")
+        ]
     try:
         return schema.model_validate(dict(value)), []
     except ValidationError as error:
@@ -203,7 +209,9 @@ def _check(
         return None, problems
 
 
-def _check_plugin(name: str, value: Any, fallback: Any) -> tuple[PluginChoice | None, list[Problem]]:
+def _check_plugin(
+    name: str, value: Any, fallback: Any
+) -> tuple[PluginChoice | None, list[Problem]]:
     """A section with a plugin's name under its key, and the plugin's own options."""
     key = SECTIONS[name]
     if not isinstance(value, Mapping) or not isinstance(value.get(key), str):
@@ -221,7 +229,9 @@ def _check_plugin(name: str, value: Any, fallback: Any) -> tuple[PluginChoice | 
     return PluginChoice(name=value[key], plugin=plugin, options=options), problems
 
 
-def _repaired(value: Mapping[str, Any], fallback: Any, error: ValidationError) -> dict[str, Any] | None:
+def _repaired(
+    value: Mapping[str, Any], fallback: Any, error: ValidationError
+) -> dict[str, Any] | None:
     """value with each top-level key that is wrong taken from the fallback, unknown keys dropped."""
     if not isinstance(fallback, Mapping):
         return None
@@ -265,12 +275,11 @@ def _problems(
 
 
 def _written_path(item: Any, value: Any) -> tuple[str, ...]:
-    """The part of an error's location that the user wrote: a union adds the names of its branches."""
+    """The part of an error's location that the user wrote; a union adds names of its branches."""
     path: list[str] = []
     for part in item["loc"]:
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+        in_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if in_list or (isinstance(value, Mapping) and part in value):
             value = value[part]
         elif item["type"] != "missing" or part != item["loc"][-1]:
             continue

@@ -1,8 +1,33 @@
-"""The contract of profiling: device and weights -> MemoryProfile, bytes a rank, each with its source."""
+"""The contract of profiling: device, model, batch budget -> MemoryProfile, in bytes a rank."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kvpipe.backends.base import MemoryInfo
+from kvpipe.models.base import ModelGeometry
+from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
+
+
+class AsksMemory(Protocol):
+    """What profiling needs of a backend."""
+
+    def memory_info(self) -> MemoryInfo: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilingRequest:
+    """What the plugins may ask about. kv_cache_memory_bytes, when set, wins over all of them."""
+
+    model: ModelGeometry
+    served_dtype: str
+    device: ResolvedDevice
+    parallel: ResolvedParallel
+    gpu_memory_utilization: float
+    kv_cache_memory_bytes: int | None
+    max_num_batched_tokens: int
+    max_num_seqs: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +66,16 @@ class MemoryProfile:
     @property
     def available_kv_bytes(self) -> tuple[int, ...]:
         return tuple(rank.available_kv_bytes for rank in self.ranks)
+
+
+def device_total(device: ResolvedDevice) -> MemoryItem:
+    how = "measured" if device.is_here else "nominal"
+    return MemoryItem(name="total", num_bytes=device.total_bytes, how=how, source=device.source)
+
+
+def same_on_every_rank(plugin: str, request: ProfilingRequest, memory: RankMemory) -> MemoryProfile:
+    """One account for every rank, where nothing distinguishes them."""
+    count = request.parallel.tp * request.parallel.pp
+    return MemoryProfile(
+        plugin=plugin, ranks=tuple(replace(memory, rank=rank) for rank in range(count))
+    )

@@ -1,0 +1,54 @@
+"""The default: a small budget on a CPU, utilization on a GPU; kv_cache_memory_bytes wins."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.confdir import shipped_option
+from kvpipe.config import Bytes
+from kvpipe.stages.profiling.base import (
+    AsksMemory,
+    MemoryItem,
+    MemoryProfile,
+    ProfilingRequest,
+    RankMemory,
+    device_total,
+    same_on_every_rank,
+)
+from kvpipe.stages.profiling.fixed import by_hand
+from kvpipe.stages.profiling.utilization import UtilizationProfiling
+
+
+class AutoProfiling:
+    class Options(BaseModel):
+        model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+        name: str
+        budget_bytes: Bytes
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
+        if request.kv_cache_memory_bytes is not None:
+            return same_on_every_rank("fixed", request, by_hand(request))
+        if request.device.type == "cuda":
+            options = UtilizationProfiling.Options(**shipped_option("profiling", "utilization"))
+            return UtilizationProfiling(options).run(request, backend)
+        return same_on_every_rank("budget", request, self.budget(request))
+
+    def budget(self, request: ProfilingRequest) -> RankMemory:
+        """min(budget, a quarter of what is free, over the ranks of this machine)."""
+        free = request.device.free_bytes or request.device.total_bytes
+        quarter = free // 4 // (request.parallel.tp * request.parallel.pp)
+        by_budget = self.options.budget_bytes <= quarter
+        item = MemoryItem(
+            name="KV cache",
+            num_bytes=min(self.options.budget_bytes, quarter),
+            how="set" if by_budget else "measured",
+            source="profiling.budget_bytes" if by_budget else "a quarter of the free memory",
+        )
+        total = device_total(request.device)
+        return RankMemory(rank=0, total=total, requested=item, charged=(), available_kv=item)
+
+
+PLUGIN = AutoProfiling

@@ -1,0 +1,61 @@
+"""auto dtypes -> what is served and stored, with a note where that is not what the file says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpipe.config import CacheConfig
+from kvpipe.models.base import ModelGeometry
+from kvpipe.stages.validation.base import Note, ResolvedDevice
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedDtypes:
+    """served: weights and activations. cache: the configured word without auto. kv: how K and V
+    are stored. conv, ssm: how states are."""
+
+    served: str
+    cache: str
+    kv: str
+    conv: str
+    ssm: str
+    notes: tuple[Note, ...]
+
+
+def resolve_dtypes(
+    asked: str, model: ModelGeometry, cache: CacheConfig, device: ResolvedDevice
+) -> ResolvedDtypes:
+    """asked: model.dtype. A float32 file is served in 16 bits, as engines do; states follow the
+    model, unless the configuration or the model's own file names a dtype for them."""
+    notes: list[Note] = []
+    served = model.file_dtype if asked == "auto" else asked
+    if asked == "auto" and served == "float32":
+        served = _sixteen_bits(device)
+        notes.append(
+            Note(
+                text=f"the float32 checkpoint is served as {served}, as engines do",
+                knob="model.dtype=float32",
+            )
+        )
+    word = {"auto": served, "fp8": "fp8_e4m3"}.get(cache.cache_dtype, cache.cache_dtype)
+    kv = "uint8" if word == "fp8_ds_mla" else word
+    conv = _state(cache.mamba_cache_dtype, model.conv_dtype, served)
+    ssm = _state(cache.mamba_ssm_cache_dtype, model.ssm_dtype, conv)
+    if cache.mamba_ssm_cache_dtype == "auto" and model.ssm_dtype not in (None, conv):
+        notes.append(
+            Note(
+                text=f"recurrent states are {ssm}, as the model's file says; conv states {conv}",
+                knob="cache.mamba_ssm_cache_dtype",
+            )
+        )
+    return ResolvedDtypes(served=served, cache=word, kv=kv, conv=conv, ssm=ssm, notes=tuple(notes))
+
+
+def _sixteen_bits(device: ResolvedDevice) -> str:
+    """bfloat16, but float16 on GPUs before Ampere, which have no bfloat16 arithmetic."""
+    old = device.compute_capability is not None and device.compute_capability < (8, 0)
+    return "float16" if old else "bfloat16"
+
+
+def _state(asked: str, of_file: str | None, default: str) -> str:
+    return asked if asked != "auto" else (of_file or default)

@@ -1,0 +1,334 @@
+"""RunConfig -> ResolvedRun: decides everything that is "auto" and refuses what cannot be.
+
+What vLLM's platform check decides (a concrete block size, dtypes) and what else would only show
+later: heads under tensor parallelism, lengths against the model, pages against their content. All
+problems are collected and raised once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.config import RunConfig
+from kvpipe.errors import ConfigError, Problem, SpecError
+from kvpipe.models.base import ModelGeometry
+from kvpipe.specs.base import RequestLimits, SpecContext
+from kvpipe.stages.validation._device import resolve_backend, resolve_device
+from kvpipe.stages.validation._dtypes import ResolvedDtypes, resolve_dtypes
+from kvpipe.stages.validation._layers import (
+    Layer,
+    WhatIf,
+    build_layers,
+    map_attention,
+    map_states,
+    padded_to,
+    to_ranks,
+    with_block_size,
+)
+from kvpipe.stages.validation._state_blocks import share_pool
+from kvpipe.stages.validation.base import Note, ResolvedDevice, ResolvedParallel, ResolvedRun
+
+DEFAULT_BLOCK_SIZE = 16
+T = TypeVar("T")
+
+
+class PlatformValidation:
+    class Options(BaseModel):
+        model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+        name: str
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def run(self, config: RunConfig) -> ResolvedRun:
+        """The resolved request; ConfigError with every problem."""
+        return _Resolution(config).resolve()
+
+
+@dataclass
+class _Resolution:
+    """The problems found so far, while the parts of one request are resolved one after another."""
+
+    config: RunConfig
+
+    def __post_init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.notes: list[Note] = []
+
+    def resolve(self) -> ResolvedRun:
+        config = self.config
+        model = self.attempt(lambda: config.plugins["model"].make().read())
+        device = self.attempt(lambda: resolve_device(config.device))
+        self.attempt(self.check_parallel)
+        what_if = self.attempt(self.what_if)
+        backend = None
+        if device is not None:
+            here = device
+            name = config.plugins["backend"].name
+            backend = self.attempt(lambda: resolve_backend(name, here))
+        if model is None or device is None:
+            raise ConfigError(self.problems)
+        lengths = self.attempt(lambda: self.lengths(model))
+        dtypes = resolve_dtypes(config.plugins["model"].options.dtype, model, config.cache, device)
+        self.notes += [*map(_note, model.notes), *dtypes.notes]
+        length = lengths.max_model_len if lengths else model.context_length
+        layers = self.attempt(lambda: self.layers(model, device, dtypes, what_if, length))
+        ranks = self.attempt(lambda: to_ranks(model, layers or [], config.parallel))
+        if self.problems or lengths is None or backend is None or ranks is None:
+            raise ConfigError(self.problems)
+        self.advise(model, layers or [], what_if)
+        return ResolvedRun(
+            model=model,
+            served_dtype=dtypes.served,
+            cache_dtype=dtypes.cache,
+            device=device,
+            backend=backend[0],
+            backend_reason=backend[1],
+            parallel=self.parallel(),
+            ranks=ranks,
+            limits=lengths,
+            fit=config.scheduler.max_model_len == "auto",
+            max_num_seqs=config.scheduler.max_num_seqs,
+            notes=tuple(self.notes),
+        )
+
+    def attempt(self, step: Callable[[], T]) -> T | None:
+        """The step's answer, or None with its problems kept."""
+        try:
+            return step()
+        except ConfigError as error:
+            self.problems += error.problems
+            return None
+
+    # --- parallel, lengths, what-if ---------------------------------------------------------------
+    def parallel(self) -> ResolvedParallel:
+        parallel = self.config.parallel
+        return ResolvedParallel(
+            tp=parallel.tensor_parallel_size,
+            pp=parallel.pipeline_parallel_size,
+            dcp=parallel.decode_context_parallel_size,
+        )
+
+    def check_parallel(self) -> None:
+        parallel = self.parallel()
+        if parallel.tp % parallel.dcp:
+            raise ConfigError(
+                Problem(
+                    "parallel.decode_context_parallel_size",
+                    f"a divisor of tensor_parallel_size {parallel.tp}, whose ranks it shares",
+                    str(parallel.dcp),
+                )
+            )
+
+    def lengths(self, model: ModelGeometry) -> RequestLimits:
+        scheduler = self.config.scheduler
+        asked = scheduler.max_model_len
+        length = model.context_length if asked == "auto" else asked
+        if length > model.context_length:
+            raise ConfigError(
+                Problem(
+                    "scheduler.max_model_len",
+                    f"at most the model's context of {model.context_length:,} tokens",
+                    f"{length:,} tokens",
+                )
+            )
+        encoder = scheduler.max_encoder_tokens
+        return RequestLimits(
+            max_model_len=length,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            max_encoder_tokens=model.encoder_tokens if encoder == "auto" else encoder,
+            max_concurrent_batches=scheduler.max_concurrent_batches,
+            num_lookahead_tokens=scheduler.num_speculative_tokens,
+            dcp=self.config.parallel.decode_context_parallel_size,
+            mamba_cache_mode=self.config.cache.mamba_cache_mode,
+        )
+
+    def what_if(self) -> WhatIf | None:
+        """attention=<kind>, or the window that cache.sliding_window asks for by itself."""
+        attention, window = self.config.attention, self.config.cache.sliding_window
+        if attention.spec == "native":
+            options = {"sliding_window": window}
+            return (
+                WhatIf(spec="sliding", options=options, key="cache.sliding_window")
+                if window
+                else None
+            )
+        if attention.spec == "sliding" and window is None:
+            raise ConfigError(
+                Problem(
+                    "cache.sliding_window",
+                    "a window in tokens, since attention=sliding",
+                    "null",
+                    "set cache.sliding_window=4096",
+                )
+            )
+        if attention.spec != "sliding" and window is not None:
+            raise ConfigError(
+                Problem(
+                    "cache.sliding_window",
+                    f"null, since attention={attention.spec}",
+                    f"{window} tokens",
+                    "leave one of the two out",
+                )
+            )
+        return WhatIf(spec=attention.spec, options=attention.options, key="attention.options")
+
+    # --- layers and their block sizes -------------------------------------------------------------
+    def layers(
+        self,
+        model: ModelGeometry,
+        device: ResolvedDevice,
+        dtypes: ResolvedDtypes,
+        what_if: WhatIf | None,
+        length: int,
+    ) -> list[Layer]:
+        cache, parallel = self.config.cache, self.config.parallel
+        asked = None if cache.block_size == "auto" else cache.block_size
+        context = SpecContext(
+            block_size=asked or DEFAULT_BLOCK_SIZE,
+            dtype=dtypes.kv,
+            cache_dtype=dtypes.cache,
+            model_dtype=dtypes.served,
+            conv_dtype=dtypes.conv,
+            ssm_dtype=dtypes.ssm,
+            max_model_len=length,
+            mamba_block_size=cache.mamba_block_size,
+            mamba_cache_mode=cache.mamba_cache_mode,
+            num_speculative_blocks=self.config.scheduler.num_speculative_tokens,
+        )
+        layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
+        self.check_latent_dtype(layers)
+        attention = [spec for _, spec in layers if not spec.is_state]
+        states = [spec for _, spec in layers if spec.is_state]
+        if attention and asked is not None:
+            self.attempt(lambda: self.check_block_size(asked, device))
+        if not states:
+            return layers
+        return self.with_states(model, layers, attention=bool(attention), asked=asked)
+
+    def check_latent_dtype(self, layers: list[Layer]) -> None:
+        """fp8_ds_mla is a format of latent rows (656 bytes a token); K and V have no such form."""
+        wrong = [
+            cache.name
+            for cache, spec in layers
+            if any(array.per_token and array.name != "latent" for array in spec.page_arrays())
+        ]
+        if self.config.cache.cache_dtype == "fp8_ds_mla" and wrong:
+            self.problems.append(
+                Problem(
+                    "cache.cache_dtype",
+                    "a dtype of K and V (fp8_ds_mla is for latent rows, as DeepSeek's)",
+                    f"'fp8_ds_mla' for {len(wrong)} layers such as {wrong[0]}",
+                    "set cache.cache_dtype=fp8",
+                )
+            )
+
+    def check_block_size(self, asked: int, device: ResolvedDevice) -> None:
+        if device.type != "cuda":
+            return
+        rules = self.config.plugins["engine"].plugin
+        legal = rules.cuda_block_sizes
+        if legal and asked not in legal:
+            raise ConfigError(
+                Problem(
+                    "cache.block_size",
+                    f"one of {', '.join(map(str, legal))} tokens on CUDA under engine={rules.name}",
+                    f"{asked} tokens",
+                )
+            )
+        multiple = self.alignment()
+        if not legal and asked % multiple:
+            raise ConfigError(
+                Problem(
+                    "cache.block_size",
+                    f"a multiple of {multiple} tokens, the kernel block of the layout",
+                    f"{asked} tokens",
+                    f"nearest: {max(1, round(asked / multiple)) * multiple}",
+                )
+            )
+
+    def alignment(self) -> int:
+        """Tokens that the kernel block of the layout is a multiple of."""
+        multiple: int = self.config.plugins["layout"].plugin.kernel_block_multiple
+        return multiple
+
+    def with_states(
+        self, model: ModelGeometry, layers: list[Layer], *, attention: bool, asked: int | None
+    ) -> list[Layer]:
+        cache = self.config.cache
+        padded = cache.mamba_page_size_padded
+        if attention:
+            pool = share_pool(
+                [spec for _, spec in layers if not spec.is_state],
+                [spec for _, spec in layers if spec.is_state],
+                asked=asked,
+                alignment=self.alignment(),
+                mode=cache.mamba_cache_mode,
+                chunk_size=cache.mamba_block_size or model.extra.get("mamba_chunk_size"),
+            )
+            if pool.derived:
+                self.notes.append(
+                    Note(
+                        text=f"block_size is {pool.block_size} tokens, so that an attention page "
+                        f"holds a state of {pool.page_size_bytes:,} bytes",
+                        knob="cache.mamba_ssm_cache_dtype",
+                    )
+                )
+            layers = map_attention(layers, lambda spec: with_block_size(spec, pool.block_size))
+            if pool.state_block_size is not None:
+                size = pool.state_block_size
+                layers = map_states(layers, lambda spec: with_block_size(spec, size))
+            padded = padded or pool.page_size_bytes
+        try:
+            return map_states(layers, lambda spec: padded_to(spec, padded))
+        except SpecError as error:
+            expected, _, got = str(error).partition(", got ")
+            raise ConfigError(
+                Problem(
+                    "cache.mamba_page_size_padded", expected, got, "leave it null for no padding"
+                )
+            ) from None
+
+    # --- advice -----------------------------------------------------------------------------------
+    def advise(self, model: ModelGeometry, layers: list[Layer], what_if: WhatIf | None) -> None:
+        cache = self.config.cache
+        if what_if is not None:
+            self.notes.append(
+                Note(text=f"what-if: layers are planned as {what_if.spec}, not as published")
+            )
+        if what_if is not None and (cache.sliding_window or 0) >= model.context_length:
+            self.notes.append(
+                Note(
+                    text=f"the window of {cache.sliding_window:,} tokens covers the whole context "
+                    f"of {model.context_length:,}: full attention holds one block less",
+                    knob="cache.sliding_window",
+                    is_warning=True,
+                )
+            )
+        if cache.gpu_memory_utilization == 1.0:
+            self.notes.append(
+                Note(
+                    text="utilization 1.0 leaves nothing for what is not accounted for: expect "
+                    "out-of-memory errors",
+                    knob="cache.gpu_memory_utilization=0.95",
+                    is_warning=True,
+                )
+            )
+        if cache.kv_sharing_fast_prefill and not any(c.shares_with for c, _ in layers):
+            self.notes.append(
+                Note(
+                    text="kv_sharing_fast_prefill has no effect: no layer shares another's K/V",
+                    knob="cache.kv_sharing_fast_prefill",
+                )
+            )
+
+
+def _note(text: str) -> Note:
+    return Note(text=text)
+
+
+PLUGIN = PlatformValidation
