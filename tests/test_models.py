@@ -12,6 +12,8 @@ from model_facts import logical_bytes, models, recorded_layers, stored_layers
 from kvpipe.errors import ConfigError
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.preset import PLUGIN
+from kvpipe.registry import Registry
+from kvpipe.specs.base import KVCacheSpec, SpecContext
 
 CONF = Path(__file__).parents[1] / "conf" / "model"
 
@@ -180,3 +182,35 @@ def test_a_kind_that_no_layer_has_is_refused() -> None:
     kinds = section("llama")["layers"]["kinds"] | {"spare": {}}
     with pytest.raises(ConfigError, match="kinds.spare: expected a kind that occurs"):
         read(broken(kinds=kinds))
+
+
+CONTEXT = SpecContext(
+    block_size=16,
+    dtype="bfloat16",
+    cache_dtype="auto",
+    model_dtype="bfloat16",
+    conv_dtype="bfloat16",
+    ssm_dtype="bfloat16",
+    max_model_len=4096,
+)
+
+
+def specs(model: ModelGeometry) -> list[KVCacheSpec]:
+    registry: Registry[type[KVCacheSpec]] = Registry("spec", "kvpipe.specs", "kvpipe.specs")
+    return [registry.get(c.spec).from_geometry(c.fields, CONTEXT) for c in model.caches]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_cache_of_a_preset_becomes_a_spec_that_two_ranks_can_share(name: str) -> None:
+    for spec in specs(read(section(name))):
+        assert spec.shard(1) == spec
+        assert spec.shard(2).page_size_bytes <= spec.page_size_bytes
+
+
+def test_groups_of_a_mamba_2_convolution_are_replicated_when_there_are_more_ranks() -> None:
+    model = read(section("granite4"))  # 3,072 channels and one group of 2 * 128 rows
+    (state,) = {spec for spec in specs(model) if spec.is_state}
+    assert [array.shape for array in state.shard(4).page_arrays()] == [
+        (768 + 256, 3),
+        (12, 64, 128),
+    ]
