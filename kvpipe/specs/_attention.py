@@ -64,7 +64,7 @@ class AttentionSpec(KVCacheSpec):
     def from_geometry(cls, geometry: Mapping[str, Any], context: SpecContext) -> Self:
         required = ("num_kv_heads", "head_size", *cls.more_fields)
         check_fields(cls.kind, geometry, required, cls.optional_fields)
-        numbers = {
+        numbers: dict[str, Any] = {
             name: count(cls.kind, geometry, name)
             for name in (*required, *cls.optional_fields)
             if name != "dtype" and geometry.get(name) is not None

@@ -44,7 +44,9 @@ class LatentSpec(AttentionSpec):
     def from_geometry(cls, geometry: Mapping[str, Any], context: SpecContext) -> Self:
         """A row with a `dtype` of its own (an indexer's) is not stored as the run's cache_dtype."""
         check_fields(cls.kind, geometry, ("head_size", *cls.more_fields), cls.optional_fields)
-        numbers = {name: count(cls.kind, geometry, name) for name in cls.more_fields}
+        numbers: dict[str, Any] = {
+            name: count(cls.kind, geometry, name) for name in cls.more_fields
+        }
         own = geometry.get("dtype") is not None
         packed = context.cache_dtype == FP8_DS_MLA
         return cls(

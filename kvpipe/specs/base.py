@@ -234,8 +234,8 @@ class KVCacheSpec(ABC):
         return self
 
     def windowed(self, window: int) -> KVCacheSpec:
-        """The layer seeing `window` tokens at most, never more than it does; itself where that makes
-        no sense."""
+        """The layer seeing `window` tokens at most, never more than it does now; itself where that
+        makes no sense."""
         return self
 
     def in_chunks(self, chunk: int) -> KVCacheSpec:

@@ -57,7 +57,9 @@ class FullAttentionSpec(AttentionSpec):
         for problem in (self._kind_problem(other, ignore) for other in others):
             if problem:
                 raise SpecError(problem)
-        found = {name: remembered((self, *others), name) for name in sorted(REMEMBERED)}
+        found: dict[str, Any] = {
+            name: remembered((self, *others), name) for name in sorted(REMEMBERED)
+        }
         super().merge(others, ignore)
         if all(found.values()):
             raise SpecError("a layer with a sliding window next to one with a chunk size")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, ClassVar
 
 from typing_extensions import Self
@@ -66,16 +67,24 @@ class StateArray:
     @classmethod
     def from_geometry(cls, fields: Mapping[str, Any], context: SpecContext) -> StateArray:
         """{name: conv, shape: [8192, 3]}; dtype defaults to the run's conv or SSM state dtype."""
-        check_fields("state", fields, ("name", "shape"), ("dtype", "group_rows", "num_groups"))
+        check_fields("state", fields, ("name", "shape"), ("dtype",))
         name = str(fields["name"])
         default = context.conv_dtype if name.startswith("conv") else context.ssm_dtype
-        shape = tuple(int(size) for size in fields["shape"])
-        groups = {
-            key: count("state", fields, key)
-            for key in ("group_rows", "num_groups")
-            if fields.get(key)
-        }
-        return cls(name=name, shape=shape, dtype=dtype_of("state", fields, default), **groups)
+        shape = tuple(count("state", {"shape": size}, "shape") for size in fields["shape"])
+        return cls(name=name, shape=shape, dtype=dtype_of("state", fields, default))
+
+
+def with_groups(states: tuple[StateArray, ...], num_groups: int) -> tuple[StateArray, ...]:
+    """Mamba 2: the rows of the convolution (first state) beyond the heads * head_size channels of
+    the SSM state (last state) are B and C of num_groups groups."""
+    conv, ssm = states[0], states[-1]
+    group_rows = conv.shape[0] - prod(ssm.shape[:2])
+    if len(states) < 2 or group_rows < 1 or group_rows % num_groups:
+        raise SpecError(
+            f"mamba: {num_groups} groups do not fit {conv.shape[0]} convolution channels and "
+            f"{prod(ssm.shape[:2])} channels of heads"
+        )
+    return (replace(conv, group_rows=group_rows, num_groups=num_groups), *states[1:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +114,17 @@ class MambaSpec(KVCacheSpec):
 
     @classmethod
     def from_geometry(cls, geometry: Mapping[str, Any], context: SpecContext) -> Self:
-        check_fields(cls.kind, geometry, ("states",), ("mamba_type",))
+        """{states: [{name: conv, shape: [10240, 3]}, {name: ssm, shape: [128, 64, 128]}],
+        mamba_type: mamba2, num_groups: 8}: shapes of the whole model, num_groups for Mamba 2 only.
+        """
+        check_fields(cls.kind, geometry, ("states",), ("mamba_type", "num_groups"))
+        states = tuple(StateArray.from_geometry(f, context) for f in geometry["states"])
+        if geometry.get("num_groups") is not None:
+            states = with_groups(states, count(cls.kind, geometry, "num_groups"))
         return cls(
             block_size=context.mamba_block_size or context.max_model_len,
             page_size_padded=context.mamba_page_size_padded,
-            states=tuple(StateArray.from_geometry(f, context) for f in geometry["states"]),
+            states=states,
             mamba_type=str(geometry.get("mamba_type", "mamba1")),
             mamba_cache_mode=context.mamba_cache_mode,
             num_speculative_blocks=context.num_speculative_blocks,
