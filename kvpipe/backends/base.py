@@ -5,6 +5,8 @@ T new tokens, R requests, H heads, D head size. Everything is addressed by `Arra
 A slot below zero is padding: skipped. A slot or block past the end is never written or read: it is
 counted, and `check()` raises naming the first.
 Arrays are torch tensors on the backend's device for every backend that owns memory.
+`buffers` is always the whole list, `buffers[view.buffer]` a view's own; `block_ids` count along
+each view's own dimension 0. A block below zero is not held: it is skipped, and gathered as zeros.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class Backend(ABC):
 
     @classmethod
     def problems(cls) -> list[Problem]:
-        """What is missing on this machine (an extra, a compiler, a driver), each with what to install."""
+        """What is missing here (an extra, a compiler, a driver), each with what to install."""
         return []
 
     @abstractmethod
@@ -65,14 +67,14 @@ class Backend(ABC):
     def fill(
         self, buffers: Sequence[Buffer], views: Sequence[ArrayView], block_ids: Array, byte: int
     ) -> None:
-        """Set every byte of the given blocks of the given views (0 zero, 0xFF poison: NaN in every dtype)."""
+        """Set every byte of the given blocks of the given views (0xFF: NaN in every dtype)."""
 
     @abstractmethod
     def write_kv(
         self, buffer: Buffer, view: ArrayView, new: Array, slot_mapping: Array, scale: float = 1.0
     ) -> None:
-        """reshape_and_cache of one array: new [T, H, D] to slots [T] (int64). Where view.dtype is fp8
-        and new is not: stored = cast(clamp(new / scale))."""
+        """reshape_and_cache of one array: new [T, H, D] to slots [T] (int64). Where view.dtype is
+        fp8 and new is not: stored = cast(clamp(new / scale))."""
 
     @abstractmethod
     def gather(
@@ -85,8 +87,9 @@ class Backend(ABC):
         out_dtype: str | None = None,
         scale: float = 1.0,
     ) -> Array:
-        """Tokens [0, num_tokens) of one request, [num_tokens, H, D], through block_table [max_blocks]
-        (manager block ids of block_size tokens). out_dtype: dequantise fp8 to it (times scale)."""
+        """Tokens [0, num_tokens) of one request, [num_tokens, H, D], through block_table
+        [max_blocks] (manager block ids of block_size tokens). out_dtype: dequantise fp8 to it
+        (times scale)."""
 
     @abstractmethod
     def copy_blocks(
@@ -96,20 +99,22 @@ class Backend(ABC):
         pairs: Sequence[tuple[int, int]],
     ) -> None:
         """Copy block src to dst in every view (block ids of each view's own dimension 0; the caller
-        expands manager blocks to kernel blocks). ValueError if a dst is another pair's src or dst."""
+        expands manager blocks to kernel blocks). ValueError if a dst is another pair's src or
+        dst."""
 
     @abstractmethod
     def slot_mapping(
         self, block_table: Array, request_index: Array, positions: Array, block_size: int
     ) -> Array:
-        """[T] int64: slot of token t of request_index[t] at positions[t]; block_table [R, max_blocks]
-        int32, -1 where no block is held: the slot is then -1."""
+        """[T] int64: slot of token t of request_index[t] at positions[t]; block_table
+        [R, max_blocks] int32, -1 where no block is held: the slot is then -1."""
 
     @abstractmethod
     def pack(
         self, buffers: Sequence[Buffer], views: Sequence[ArrayView], block_ids: Sequence[int]
     ) -> Array:
-        """Those blocks of all views as one contiguous uint8 host tensor, for swapping out."""
+        """Those blocks of all views as one contiguous uint8 host tensor, for swapping out: view by
+        view, block by block, each block's elements in the order of the view's dimensions."""
 
     @abstractmethod
     def unpack(
@@ -121,5 +126,5 @@ class Backend(ABC):
     ) -> None:
         """The inverse of pack, to other or the same block ids."""
 
-    def check(self) -> None:
-        """Raise IndexError naming the first slot or block that was out of range since the last check."""
+    def check(self) -> None:  # noqa: B027  a backend without memory has nothing to check
+        """Raise IndexError naming the first slot or block out of range since the last check."""

@@ -1,4 +1,4 @@
-"""`layout=auto`: no order of its own; each layer takes the first layout that can hold its arrays."""
+"""`layout=auto`: no order of its own; each layer takes the first layout that holds its arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ CANDIDATES = ("flash_attn", "mla")
 
 class AutoLayout:
     Options = LayoutOptions
+    name = "auto"
 
     def __init__(self, options: LayoutOptions | None = None) -> None:
         self.options = options

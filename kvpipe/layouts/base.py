@@ -60,10 +60,10 @@ class NativeView:
 class PagePlace:
     """Where a layer's pages are.
 
-    order: the axes from outermost to innermost, and what is contiguous. With `block_stride` set the
-    order starts with B and the page of block b is at offset + b * block_stride (pages may be padded,
-    or lie between other layers' pages); with None every stride follows from the order, over
-    `num_layers` layers of which this one is `layer_index`.
+    order: the axes from outermost to innermost. With `block_stride` set it starts with B, and the
+    page of block b is at offset + b * block_stride (pages may be padded, or lie between other
+    layers' pages); with None every stride follows from the order, over `num_layers` layers of
+    which this one is `layer_index`.
     """
 
     layer: str
@@ -83,11 +83,12 @@ def axis_strides(
 ) -> list[tuple[int, dict[str, int]]]:
     """Offset and strides, in bytes, of each array of a page laid out in `order`.
 
-    sizes: elements along every axis but K and D. widths: bytes of one head of each array. K is where
-    the arrays follow one another: axes inside it are strided by their own array, axes outside by all.
+    sizes: elements along every axis but K and D. widths: bytes of one head of each array. K is
+    where the arrays follow one another: axes inside it are strided by their own array, axes
+    outside by all.
 
     >>> axis_strides("BKND", {"B": 8, "N": 4}, [6, 2])
-    [(0, {'B': 32, 'N': 6}), (24, {'B': 32, 'N': 2})]
+    [(0, {'N': 6, 'B': 32}), (24, {'N': 2, 'B': 32})]
     """
     outer, inner = order.rstrip("D").split("K") if "K" in order else ("", order.rstrip("D"))
     results, start = [], 0
@@ -107,7 +108,7 @@ def axis_strides(
 
 
 class LayoutOptions(BaseModel):
-    """conf/layout/*.yaml. kernel_block_size: tokens, or auto (the largest that divides the block)."""
+    """conf/layout/*.yaml. kernel_block_size: tokens; auto: the largest that divides the block."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     name: str

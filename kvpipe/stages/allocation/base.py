@@ -16,8 +16,10 @@ from kvpipe.stages.grouping.base import KVCacheConfig
 
 @dataclass(frozen=True, kw_only=True)
 class LayerAddresses:
-    """Where one layer's arrays lie. group: index into KVCacheConfig.groups. layout: a layout's name,
-    or "state" for arrays that no layout orders. native: None where no single tensor describes it."""
+    """Where one layer's arrays lie.
+
+    group: index into KVCacheConfig.groups. layout: a layout's name, or "state" for arrays that no
+    layout orders. native: None where no single tensor describes it."""
 
     layer: str
     group: int

@@ -18,8 +18,8 @@ from kvpipe.stages.grouping.base import KVCacheConfig
 class AttentionLayer:
     """What a forward context knows of a layer. Mutable on purpose: binding sets it, once.
 
-    kv_cache: the attention backend's tensor; a tuple of arrays where no single tensor is it (states,
-    K and V of different widths); None before binding. views: the same bytes, for kernels.
+    kv_cache: the attention backend's tensor; a tuple of arrays where no single tensor is it
+    (states, K and V of different widths); None before binding. views: the same bytes, for kernels.
     """
 
     name: str
@@ -33,8 +33,8 @@ class AttentionLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class BindingRequest:
-    """layer_names: the model's layers that keep or read a cache, in the model's order. forward_context:
-    the layers to bind, by name (None: one AttentionLayer is made for each of layer_names)."""
+    """layer_names: the model's layers that keep or read a cache, in the model's order.
+    forward_context: the layers to bind, by name (None: one AttentionLayer is made for each)."""
 
     config: KVCacheConfig
     buffers: KVBuffers
@@ -74,9 +74,9 @@ class VerifyReport:
 class BoundCache:
     """A cache in use.
 
-    groups: layer names a group, sharing layers appended to their target's. runner_kv_caches: (name,
-    cache) in layer order. runner_only: layers that own no bytes, they alias another's. prefill_layers:
-    layers that need slots in prefill.
+    groups: layer names a group, sharing layers appended to their target's. runner_kv_caches:
+    (name, cache) in layer order. runner_only: layers that own no bytes, they alias another's.
+    prefill_layers: layers that need slots in prefill.
     """
 
     forward_context: Mapping[str, AttentionLayer]
