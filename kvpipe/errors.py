@@ -1,6 +1,7 @@
 """What kvpipe says to a user, as data: problems of a request, and plans that do not fit.
 
-Exit codes: 0 fits, 1 does not fit (`DoesNotFit`), 2 the request is wrong (`ConfigError`), 3 we failed.
+Exit codes: 0 it fits, 1 it does not (`DoesNotFit`), 2 the request is wrong (`ConfigError`), 3 we
+failed.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class DoesNotFit(KvpipeError):
 
 
 class SpecError(ValueError):
-    """A spec cannot be what is asked of it (block size, padded page, sharding, merging): the reason.
+    """A spec cannot be what is asked of it (block size, padded page, sharding ...): the reason.
 
     The caller knows which config key asked, and turns this into a `Problem`.
     """

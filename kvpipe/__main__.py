@@ -1,0 +1,159 @@
+"""python -m kvpipe [command] [org/name | path] [group=choice] [key=value]: one request or a sweep.
+
+stdout carries the report and nothing else. Exit codes: 0 it fits and every stage ran, 1 it does not
+fit, 2 the request is wrong (nothing was written), 3 we failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvpipe.errors import ConfigError, KvpipeError, Problem
+
+COMMANDS = ("run", "replay")
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # `kvpipe | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of one command line."""
+    try:
+        return _dispatch(list(arguments))
+    except KvpipeError as error:
+        complain(error.lines())
+        return error.exit_code
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # ours: say so in one line, and where
+        from kvpipe.job import failure
+
+        complain([*failure(error).lines, "this is a fault of kvpipe, not of your request"])
+        return 3
+
+
+def complain(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(f"kvpipe: {line}", file=sys.stderr)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if "--version" in arguments:
+        from kvpipe import __version__
+
+        print(f"kvpipe {__version__}")
+        return 0
+    from hydra._internal.utils import get_args_parser
+
+    # Hydra's own flags, wherever they stand between the overrides.
+    parser = get_args_parser()
+    args = parser.parse_intermixed_args(arguments)
+    args.overrides = words_to_overrides(args.overrides)
+    if args.multirun:
+        from kvpipe.sweep import run_sweep
+
+        return run_sweep(args, parser)
+    if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
+        from kvpipe.sweep import run_hydra
+
+        return run_hydra(args, parser)
+    return _run_one(args.overrides, args.config_dir, args.config_path, args.config_name)
+
+
+def words_to_overrides(words: Sequence[str]) -> list[str]:
+    """`replay`, `org/name`, `./dir` and `config.json` are words; the rest are Hydra overrides."""
+    overrides: list[str] = []
+    models = 0
+    for position, word in enumerate(words):
+        if "=" in word or word.startswith(("~", "+")):
+            overrides.append(word)
+        elif position == 0 and word in COMMANDS:
+            overrides.append(f"command={word}")
+        elif ("/" in word or word.endswith(".json") or Path(word).is_dir()) and not models:
+            models += 1
+            key = "path" if Path(word).exists() else "repo"
+            overrides += ["model=hf", f"model.{key}={_quoted(word)}"]
+        else:
+            raise ConfigError(
+                Problem(
+                    "command line",
+                    f"a command ({', '.join(COMMANDS)}), a model (org/name, a folder or a "
+                    "config.json), group=choice or key=value",
+                    f"'{word}'",
+                    "see --help",
+                )
+            )
+    return overrides
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _run_one(
+    overrides: list[str], config_dir: str | None, config_path: str | None, config_name: str | None
+) -> int:
+    from kvpipe.compose import CONFIG_NAME
+    from kvpipe.requests import prepared_request
+
+    request = prepared_request(
+        overrides,
+        config_dir=config_dir,
+        config_path=config_path,
+        config_name=config_name or CONFIG_NAME,
+    )
+    folder = new_folder(Path(str(request.config.hydra.run.dir)))
+    save_config(request.config, overrides, folder)
+    if request.prepared.config.command == "replay":
+        from kvpipe.replay.command import run_replay
+
+        return run_replay(request.prepared, folder, sys.stdout)
+    from kvpipe.job import run_job
+
+    outcome = run_job(request.prepared, folder, sys.stdout, job=None)
+    complain(outcome.lines)
+    return outcome.exit_code
+
+
+def new_folder(wanted: Path) -> Path:
+    """`wanted`, or `wanted-1`, ... when another run of the same second has it. Created."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for n in range(10_000):
+        folder = wanted.with_name(f"{wanted.name}-{n}") if n else wanted
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            continue
+    raise ConfigError(Problem("hydra.run.dir", "a folder that is free", str(wanted)))
+
+
+def save_config(config: object, overrides: list[str], folder: Path) -> None:
+    """What was composed, so that `kvpipe -cp FOLDER/.hydra` runs it again: as Hydra lays it out."""
+    from omegaconf import DictConfig, OmegaConf
+
+    from kvpipe.report._atomic import write_atomic
+
+    assert isinstance(config, DictConfig)
+    own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    write_atomic(folder / ".hydra" / "config.yaml", OmegaConf.to_yaml(own, resolve=True))
+    write_atomic(
+        folder / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides))
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""One job: a prepared request is run, reported, and its files are written. Never raises for a user.
+
+Files of a job, each written whole or not at all: plan.json, memory_map.svg, result.json (status,
+exit code, one line for the sweep table). The composed config lies in .hydra/config.yaml.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
+from kvpipe.pipeline import Prepared, Result, execute
+from kvpipe.report._accounts import replicas_of, split_bytes
+from kvpipe.report._atomic import write_atomic
+from kvpipe.report._document import plan_document
+from kvpipe.report._memory_map import memory_map
+from kvpipe.report.base import Headline, ReportInput
+from kvpipe.report.summary import summary
+from kvpipe.stages.binding.base import VerifyReport
+from kvpipe.stages.validation.base import Note
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """status: fits | does_not_fit | config_error | failed. lines: to stderr. fields: to a table."""
+
+    status: str
+    exit_code: int
+    lines: tuple[str, ...] = ()
+    fields: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "status": self.status,
+            "exit_code": self.exit_code,
+            "error": "; ".join(self.lines),
+            **(self.fields or {}),
+        }
+
+
+def run_job(prepared: Prepared, folder: Path, stream: TextIO | None, job: str | None) -> Outcome:
+    """Run, report on `stream` (None: nowhere), write the job's files into `folder`.
+
+    job: its name in a sweep, else None.
+    """
+    report_plugin = prepared.config.plugins["report"].make()
+    try:
+        result = execute(prepared)
+    except KvpipeError as error:
+        if stream is not None:
+            report_plugin.render_failure(error, job, stream)
+        return _write(folder, failure(error))
+    report = report_input(result, job)
+    document = plan_document(report)
+    write_atomic(folder / "plan.json", json.dumps(document, indent=1) + "\n")
+    write_atomic(folder / "memory_map.svg", memory_map(document))
+    if stream is not None:
+        report_plugin.render(report, stream)
+    mismatches = report.verify.mismatches
+    if mismatches and report.verify.inject == "none":
+        lines = (f"binding.verify: {mismatches:,} of the values read back were not those written",)
+        return _write(folder, Outcome(status="failed", exit_code=3, lines=lines))
+    return _write(folder, Outcome(status="fits", exit_code=0, fields=summary(document)))
+
+
+def failure(error: Exception) -> Outcome:
+    """What an exception means for the job's status and exit code."""
+    if isinstance(error, DoesNotFit):
+        return Outcome(status="does_not_fit", exit_code=1, lines=tuple(error.lines()))
+    if isinstance(error, ConfigError):
+        return Outcome(status="config_error", exit_code=2, lines=tuple(error.lines()))
+    if isinstance(error, KvpipeError):
+        return Outcome(status="failed", exit_code=3, lines=tuple(error.lines()))
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    line = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+    return Outcome(status="failed", exit_code=3, lines=(" ".join(line.split()),))
+
+
+def _write(folder: Path, outcome: Outcome) -> Outcome:
+    write_atomic(folder / "result.json", json.dumps(outcome.to_json(), indent=1) + "\n")
+    return outcome
+
+
+def report_input(result: Result, job: str | None = None) -> ReportInput:
+    """What the reports are given of a run."""
+    resolved, plan = result.prepared.resolved, result.plan
+    return ReportInput(
+        headline=Headline(
+            model=f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})",
+            engine=plan.engine,
+            device=resolved.device.name,
+            backend=resolved.backend,
+            backend_reason=resolved.backend_reason,
+        ),
+        plan=plan,
+        profile=result.profile,
+        accounts=split_bytes(plan, result.profile, resolved.max_num_seqs, _replicas(result)),
+        verify=_proof([bound.verify for bound in result.bound]),
+        notes=(*resolved.notes, *_notes(result)),
+        timings=result.timings,
+        address_map={"ranks": [where.to_json() for where in result.addresses]},
+        config=result.prepared.raw,
+        backend_facts=result.backend.describe(),
+        job=job,
+    )
+
+
+def _replicas(result: Result) -> dict[str, int]:
+    """Layer -> on how many ranks the same heads lie."""
+    resolved = result.prepared.resolved
+    tp = resolved.parallel.tp
+    if tp == 1:
+        return {}
+    heads = {
+        cache.name: cache.fields.get("num_kv_heads")
+        for cache in resolved.model.caches
+        if cache.fields.get("num_kv_heads")
+    }
+    return {name: replicas_of(tp, 1, 1) if tp <= n else tp // n for name, n in heads.items()}
+
+
+def _proof(reports: list[VerifyReport]) -> VerifyReport:
+    """One report for the ranks that ran here: counts add up; digests stand side by side."""
+    first = reports[0]
+    if len(reports) == 1:
+        return first
+    return VerifyReport(
+        layers=sum(report.layers for report in reports),
+        tokens=sum(report.tokens for report in reports),
+        rows=sum(report.rows for report in reports),
+        mismatches=sum(report.mismatches for report in reports),
+        digest=" ".join(report.digest for report in reports),
+        digest_of=first.digest_of,
+        inject=first.inject,
+        reason=first.reason,
+    )
+
+
+def _notes(result: Result) -> list[Note]:
+    texts = [*result.plan.notes]
+    for where in result.addresses:
+        texts += where.notes
+    for bound in result.bound:
+        texts += bound.notes
+    return [Note(text=text) for text in dict.fromkeys(texts)]

@@ -1,0 +1,169 @@
+"""The stages in order, one line each: RunConfig -> ResolvedRun -> ... -> Result.
+
+`prepare` finds every mistake and touches nothing; `execute` runs the stages. Each stage is given
+the parts it needs and returns a frozen value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from kvpipe.backends.base import Backend
+from kvpipe.confdir import shipped_option
+from kvpipe.config import RunConfig, collect
+from kvpipe.errors import ConfigError
+from kvpipe.plugins import REGISTRIES
+from kvpipe.stages.allocation.addresses import address_map
+from kvpipe.stages.allocation.base import AddressMap, AllocationRequest
+from kvpipe.stages.binding.base import BindingRequest, BoundCache
+from kvpipe.stages.grouping.base import GroupingRequest, Plan
+from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
+from kvpipe.stages.validation.base import ResolvedRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A request that is right: checked, resolved, and the composed values it came from."""
+
+    raw: Mapping[str, Any]
+    config: RunConfig
+    resolved: ResolvedRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What the five stages made. addresses, bound: one a distinct rank; the first is rank 0's.
+
+    The memory lives as long as the Result. timings: seconds a stage, in order.
+    """
+
+    prepared: Prepared
+    profile: MemoryProfile
+    plan: Plan
+    backend: Backend
+    addresses: tuple[AddressMap, ...]
+    bound: tuple[BoundCache, ...]
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+
+def prepare(raw: Mapping[str, Any], fallback: Mapping[str, Any] | None = None) -> Prepared:
+    """The checked and resolved request; ConfigError with every problem of every kind.
+
+    fallback: composed values without the user's own, which stand in for wrong ones so that later
+    checks can still run.
+    """
+    config, problems = collect(raw, fallback)
+    if config is None:
+        raise ConfigError(problems)
+    try:
+        resolved: ResolvedRun = config.plugins["validation"].make().run(config)
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from error
+    if problems:
+        raise ConfigError(problems)
+    return Prepared(raw=raw, config=config, resolved=resolved)
+
+
+def execute(prepared: Prepared) -> Result:
+    """Stages 2 to 5. DoesNotFit when the memory is too small for the request."""
+    config, resolved, timings = prepared.config, prepared.resolved, dict[str, float]()
+    plugins = config.plugins
+    backend = make_backend(config, resolved.backend)
+    with _timed(timings, "profiling"):
+        profile = plugins["profiling"].make().run(_profiling(config, resolved), backend)
+    with _timed(timings, "grouping"):
+        plan = plugins["grouping"].make().run(_grouping(config, resolved, profile))
+    with _timed(timings, "allocation"):
+        addresses = _addresses(config, plan)
+    bound: list[BoundCache] = []
+    for rank, where in addresses.items():
+        with _timed(timings, "allocation"):
+            request = AllocationRequest(config=plan.ranks[rank].config, addresses=where)
+            buffers = plugins["allocation"].make().run(request, backend)
+        with _timed(timings, "binding"):
+            asked = _binding(prepared, plan, rank, buffers)
+            bound.append(plugins["binding"].make().run(asked, backend))
+    return Result(
+        prepared=prepared,
+        profile=profile,
+        plan=plan,
+        backend=backend,
+        addresses=tuple(addresses.values()),
+        bound=tuple(bound),
+        timings=timings,
+    )
+
+
+def make_backend(config: RunConfig, name: str) -> Backend:
+    """The resolved backend, with the user's options, or the shipped ones where `auto` chose it."""
+    chosen = config.plugins["backend"]
+    if chosen.name == name:
+        backend: Backend = chosen.make()
+        return backend
+    plugin = REGISTRIES["backend"].get(name)
+    made: Backend = plugin(plugin.Options(**shipped_option("backend", name)))
+    return made
+
+
+@contextmanager
+def _timed(timings: dict[str, float], stage: str) -> Iterator[None]:
+    start = perf_counter()
+    yield
+    timings[stage] = timings.get(stage, 0.0) + perf_counter() - start
+
+
+# --- the parts of the request that each stage is given ---
+def _profiling(config: RunConfig, resolved: ResolvedRun) -> ProfilingRequest:
+    return ProfilingRequest(
+        model=resolved.model,
+        served_dtype=resolved.served_dtype,
+        device=resolved.device,
+        parallel=resolved.parallel,
+        gpu_memory_utilization=config.cache.gpu_memory_utilization,
+        kv_cache_memory_bytes=config.cache.kv_cache_memory_bytes,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_num_seqs=config.scheduler.max_num_seqs,
+    )
+
+
+def _grouping(config: RunConfig, resolved: ResolvedRun, profile: MemoryProfile) -> GroupingRequest:
+    placement = config.placement.name
+    return GroupingRequest(
+        layers=tuple(rank.layers for rank in resolved.ranks),
+        limits=resolved.limits,
+        memory=profile.available_kv_bytes,
+        rules=config.plugins["engine"].plugin,
+        fit=resolved.fit,
+        disable_hybrid_kv_cache_manager=config.cache.disable_hybrid_kv_cache_manager,
+        num_gpu_blocks_override=config.cache.num_gpu_blocks_override,
+        kv_cache_layout=placement.upper() if placement.endswith("c") else None,
+        max_num_seqs=resolved.max_num_seqs,
+    )
+
+
+def _addresses(config: RunConfig, plan: Plan) -> dict[int, AddressMap]:
+    """Rank -> its address map, for the first rank of each distinct config."""
+    layout = config.plugins["layout"]
+    first: dict[int, AddressMap] = {}
+    seen: list[Any] = []
+    for rank, of_rank in enumerate(plan.ranks):
+        if of_rank.config not in seen:
+            seen.append(of_rank.config)
+            first[rank] = address_map(
+                of_rank.config, plan.shared_layers, layout.make(), config.placement.name
+            )
+    return first
+
+
+def _binding(prepared: Prepared, plan: Plan, rank: int, buffers: Any) -> BindingRequest:
+    return BindingRequest(
+        config=plan.ranks[rank].config,
+        buffers=buffers,
+        limits=plan.limits,
+        layer_names=tuple(layer.name for layer in prepared.resolved.ranks[rank].layers),
+        kv_sharing_fast_prefill=prepared.config.cache.kv_sharing_fast_prefill,
+    )

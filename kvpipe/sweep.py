@@ -1,0 +1,170 @@
+"""A sweep: all requests are tried before the first job runs; a bad job never loses the others.
+
+Hydra's own sweepers and launchers run the jobs (basic, joblib, ...). A job never raises: it leaves
+its result.json, and the table is made from these files, so that it is the same whichever process
+ran them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import _run_hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from kvpipe.compose import CONFIG_NAME, compose_request, configuration, use_search_path
+from kvpipe.confdir import CONF_DIR
+from kvpipe.errors import ConfigError, Problem
+
+
+def run_sweep(args: Namespace, parser: ArgumentParser) -> int:
+    """The largest exit code of the jobs. ConfigError before any of them when one cannot compose."""
+    from kvpipe.__main__ import new_folder
+
+    wanted, jobs = check_jobs(args)
+    folder = new_folder(wanted)
+    args.overrides = [*args.overrides, f"hydra.sweep.dir={folder}"]
+    try:
+        run_hydra(args, parser)
+    except ConfigError:
+        # Jobs that compose one by one, but not in this combination: nothing ran.
+        if not any(folder.glob("*/result.json")):
+            shutil.rmtree(folder)
+        raise
+    return finish(folder, jobs)
+
+
+def check_jobs(args: Namespace) -> tuple[Path, list[list[str]]]:
+    """The sweep's folder and every job's overrides, each distinct one tried by itself."""
+    with configuration(args.config_dir, args.config_path):
+        parsed = OverridesParser.create().parse_overrides(args.overrides)
+        jobs = BasicSweeper.split_arguments(parsed, None)[0]
+        single = [item.input_line or "" for item in parsed if not item.is_sweep_override()]
+        swept = list(dict.fromkeys(o for job in jobs for o in job if o not in single))
+        problems: list[Problem] = []
+        config = None
+        for choice in swept or [None]:
+            overrides = [*single, choice] if choice else single
+            composed = compose_request(overrides, args.config_name or CONFIG_NAME)
+            problems += [*composed.problems, *_unknown_keys(composed.raw)]
+            config = config or composed.config
+        if problems:
+            raise ConfigError(dict.fromkeys(problems))
+        assert config is not None
+        return Path(str(config.hydra.sweep.dir)), jobs
+
+
+def _unknown_keys(raw: dict[str, Any]) -> list[Problem]:
+    """A key that no schema knows (`+cache.blocksize=32`) is wrong in every job."""
+    from kvpipe.config import collect
+
+    return [p for p in collect(raw)[1] if p.expected.startswith(("a known", "a registered"))]
+
+
+def run_hydra(args: Namespace, parser: ArgumentParser) -> int:
+    """Hydra's own front end (help, --cfg, completion, sweeps) on our config and search path."""
+    use_search_path([args.config_dir] if args.config_dir else [])
+    with _errors_raised():
+        try:
+            _run_hydra(
+                args=args,
+                args_parser=parser,
+                task_function=_job,
+                config_path=str(CONF_DIR),
+                config_name=CONFIG_NAME,
+            )
+        except (HydraException, OmegaConfBaseException) as error:
+            line = " ".join(str(error).split())
+            raise ConfigError(Problem("overrides", "settings that compose", line)) from error
+    return 0
+
+
+@contextmanager
+def _errors_raised() -> Iterator[None]:
+    """Hydra prints errors its own way and exits with 1 unless this variable says to raise them."""
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if before is not None:
+            os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def _job(config: DictConfig) -> float | None:
+    """One job, in whichever process the launcher runs it: leaves files, raises nothing."""
+    from kvpipe.compose import plain
+    from kvpipe.job import _write, failure, run_job
+    from kvpipe.pipeline import prepare
+
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    try:
+        outcome = run_job(prepare(plain(config)), folder, None, job=str(hydra.job.num))
+    except Exception as error:
+        outcome = _write(folder, failure(error))
+    return float(outcome.exit_code)
+
+
+class SweepTable(Callback):
+    """Progress while the jobs of a sweep run in this process; joblib runs them elsewhere."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.total = 0
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        parsed = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
+        self.total = len(BasicSweeper.split_arguments(parsed, None)[0])
+
+    def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
+        if not self.total:
+            return
+        self.done += 1
+        width = 30
+        bar = "#" * (width * self.done // self.total)
+        if sys.stderr.isatty():
+            end = "\n" if self.done == self.total else "\r"
+            print(f"[{bar:<{width}}] {self.done}/{self.total} jobs", end=end, file=sys.stderr)
+
+
+def finish(folder: Path, jobs: Sequence[Sequence[str]]) -> int:
+    """Print the table (or one JSON line a job), write sweep.csv; the largest exit code."""
+    from kvpipe.report._atomic import write_atomic
+    from kvpipe.report.summary import sweep_csv, sweep_table
+
+    rows = [_row(folder, number, job) for number, job in enumerate(jobs)]
+    write_atomic(folder / "sweep.csv", sweep_csv(rows))
+    wants_json = any(o.startswith("report=json") for job in jobs for o in job)
+    if wants_json:
+        for row in rows:
+            print(json.dumps(row))
+    else:
+        sys.stdout.write(sweep_table(rows))
+        print(f"each job: {folder}/<job>/plan.json, memory_map.svg; all: {folder}/sweep.csv")
+    return max((int(row["exit_code"]) for row in rows), default=0)
+
+
+def _row(folder: Path, number: int, overrides: Sequence[str]) -> dict[str, Any]:
+    """What a job left; a job that left nothing (its process was killed) is `lost`."""
+    shown = " ".join(o for o in overrides if not o.startswith("hydra"))
+    row: dict[str, Any] = {"job": number, "overrides": shown}
+    try:
+        return row | json.loads((folder / str(number) / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return row | {"status": "lost", "exit_code": 3, "error": "the job left no result"}
