@@ -20,7 +20,7 @@ from kvpipe.report._atomic import write_atomic
 from kvpipe.report._document import plan_document
 from kvpipe.report._memory_map import memory_map
 from kvpipe.report.base import Headline, ReportInput
-from kvpipe.report.summary import summary
+from kvpipe.report._summary import summary
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.validation.base import Note
 
@@ -99,7 +99,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         ),
         plan=plan,
         profile=result.profile,
-        accounts=split_bytes(plan, result.profile, resolved.max_num_seqs, _replicas(result)),
+        accounts=split_bytes(plan, result.profile, resolved.max_num_seqs, replicas_of(resolved)),
         verify=_proof([bound.verify for bound in result.bound]),
         notes=(*resolved.notes, *_notes(result)),
         timings=result.timings,
@@ -108,20 +108,6 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         backend_facts=result.backend.describe(),
         job=job,
     )
-
-
-def _replicas(result: Result) -> dict[str, int]:
-    """Layer -> on how many ranks the same heads lie."""
-    resolved = result.prepared.resolved
-    tp = resolved.parallel.tp
-    if tp == 1:
-        return {}
-    heads = {
-        cache.name: cache.fields.get("num_kv_heads")
-        for cache in resolved.model.caches
-        if cache.fields.get("num_kv_heads")
-    }
-    return {name: replicas_of(tp, 1, 1) if tp <= n else tp // n for name, n in heads.items()}
 
 
 def _proof(reports: list[VerifyReport]) -> VerifyReport:

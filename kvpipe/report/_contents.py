@@ -1,0 +1,217 @@
+"""ReportInput -> the sections of the report, in the order a serving engineer on a bad day needs.
+
+Every figure says how it was obtained: in a column, or in the title of its section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kvpipe.report._accounts import CAUSES, RankAccount
+from kvpipe.report._advice import all_notes
+from kvpipe.report._engine_lines import printed_section
+from kvpipe.report._figures import count, percent, size
+from kvpipe.report._lines import Line, Section
+from kvpipe.report.base import ReportInput
+from kvpipe.stages.binding.base import VerifyReport
+from kvpipe.stages.grouping.base import Capacity, Plan
+from kvpipe.stages.profiling.base import RankMemory
+
+
+def contents(report: ReportInput) -> list[Section]:
+    plan = report.plan
+    sections = [_verdict(report)]
+    if plan.capacity is not None:
+        sections += [_capacity(plan, plan.capacity), printed_section(plan, plan.capacity)]
+        sections += [_groups(plan, plan.capacity)]
+    sections += _memory(report.profile.ranks)
+    sections += _accounts(report.accounts, plan)
+    sections += _notes(report)
+    sections.append(_end(report))
+    return sections
+
+
+def _verdict(report: ReportInput) -> Section:
+    head, plan = report.headline, report.plan
+    backend = f"backend {head.backend}" + (
+        f" ({head.backend_reason})" if head.backend_reason else ""
+    )
+    lines = [Line(f"device {head.device}, {backend}")]
+    if plan.capacity is None:
+        lines.append(Line("Nothing to store: no layer of this model keeps a cache.", "good"))
+    else:
+        lines.append(_fits(plan, plan.capacity))
+    if plan.capacity is not None and plan.requested_len > plan.limits.max_model_len:
+        lines.append(
+            Line(f"lowered from {plan.requested_len:,} tokens to what fits; see Notes", "warning")
+        )
+    return Section(title=f"kvpipe: {head.model}, engine {head.engine}", paragraphs=lines)
+
+
+def _fits(plan: Plan, cap: Capacity) -> Line:
+    length = plan.limits.max_model_len
+    if cap.requests_at_peak == 0:
+        return Line(f"IT DOES NOT HOLD ONE REQUEST of max_model_len {length:,} tokens", "bad")
+    pool = size(plan.ranks[0].config.size_bytes)
+    ranks = f" on each of {len(plan.ranks)} ranks" if len(plan.ranks) > 1 else ""
+    return Line(
+        f"IT FITS: max_model_len {length:,} tokens, {plan.num_blocks:,} blocks, {pool}{ranks}",
+        "good",
+    )
+
+
+def _capacity(plan: Plan, cap: Capacity) -> Section:
+    one, null = plan.ranks[0].config.bytes_per_block, plan.num_blocks - cap.usable_blocks
+    peak, steady = (
+        sum(demand.peak_blocks for demand in cap.demands),
+        sum(demand.steady_blocks for demand in cap.demands),
+    )
+    rows = [
+        ("requests that fit", f"{cap.requests_at_peak:,}", f"{cap.requests_steady:,}"),
+        ("bytes of each", size(cap.peak_bytes), size(cap.steady_bytes)),
+        ("blocks of each", f"{peak:,}", f"{steady:,}"),
+    ]
+    paragraphs = [
+        f"{count(plan.num_blocks, 'block')} of {size(one)}: {cap.usable_blocks:,} for requests, "
+        f"{null} null",
+        f"longest request: {cap.longest_request:,} tokens, alone in the cache",
+        f"a request costs {size(cap.bytes_fixed)} + {size(cap.bytes_per_token)} a token (steady "
+        "state, from above)",
+        f"peak: each reads its prompt, {plan.limits.tokens_in_flight:,} tokens in flight; steady: "
+        "each decodes",
+    ]
+    return Section(
+        title="Capacity (exact)",
+        headers=(f"of {cap.request_len:,} tokens each", "at the peak", "steady state"),
+        align="lrr",
+        rows=rows,
+        paragraphs=[Line(words) for words in paragraphs],
+    )
+
+
+def _groups(plan: Plan, cap: Capacity) -> Section:
+    """Groups that look alike share a row: a hybrid model may have dozens."""
+    rows: list[list[str]] = []
+    for index, (group, demand) in enumerate(zip(plan.groups, cap.demands, strict=True)):
+        specs = [group.layer_spec(name) for name in group.layer_names] or [group.spec]
+        pages = sorted({spec.page_size_bytes for spec in specs})
+        kinds = " + ".join(sorted({spec.kind for spec in specs}))
+        page = size(pages[0]) if len(pages) == 1 else f"{size(pages[0])} - {size(pages[-1])}"
+        layers = sum(len(rank.config.groups[index].layer_names) for rank in plan.ranks)
+        row = [kinds, f"{layers:,}", f"{group.spec.block_size:,}", page]
+        row += [f"{demand.peak_blocks:,}", f"{demand.steady_blocks:,}"]
+        if rows and rows[-1][1:] == row:
+            rows[-1][0] = f"{rows[-1][0].split('-')[0]}-{index}"
+        else:
+            rows.append([str(index), *row])
+    return Section(
+        title=f"Groups (exact; blocks of one request of {cap.request_len:,} tokens)",
+        headers=("group", "kind", "layers", "block", "page", "peak", "steady"),
+        align="llrrrrr",
+        rows=rows,
+        paragraphs=_padding(plan),
+    )
+
+
+def _padding(plan: Plan) -> list[Line]:
+    padded = [p for p in plan.padding if p.num_layers]
+    if not padded:
+        return []
+    worst = max(p.percent for p in padded)
+    total = sum(p.num_layers for p in padded)
+    return [
+        Line(f"padding: {count(total, 'layer')} charged and not used, up to {worst:.1f}% of a kind")
+    ]
+
+
+def _memory(ranks: Sequence[RankMemory]) -> Iterator[Section]:
+    for number, (rank, alike) in enumerate(_alike(ranks)):
+        items = (rank.total, rank.requested, *rank.charged, rank.available_kv)
+        yield Section(
+            title=f"Memory of {_rank_words(rank.rank, alike, len(ranks), poorest=not number)}",
+            headers=("", "size", "how", "source"),
+            align="lrll",
+            rows=[(i.name, size(i.num_bytes), i.how, i.source) for i in items],
+        )
+
+
+def _alike(ranks: Sequence[RankMemory]) -> list[tuple[RankMemory, int]]:
+    """At most three different ranks, the poorest first, and how many ranks are like each."""
+    kinds: dict[tuple[int, ...], list[RankMemory]] = {}
+    for rank in ranks:
+        items = (rank.total, rank.requested, *rank.charged, rank.available_kv)
+        kinds.setdefault(tuple(item.num_bytes for item in items), []).append(rank)
+    groups = sorted(kinds.values(), key=lambda group: group[0].available_kv_bytes)
+    return [(group[0], len(group)) for group in groups[:3]]
+
+
+def _rank_words(rank: int, alike: int, num_ranks: int, poorest: bool) -> str:
+    if num_ranks == 1:
+        return "the device"
+    if alike == num_ranks:
+        return f"each of {num_ranks} ranks"
+    same = f" and {alike - 1} more like it" if alike > 1 else ""
+    return f"rank {rank}{same}" + (f", the poorest of {num_ranks}" if poorest else "")
+
+
+def _accounts(accounts: Sequence[RankAccount], plan: Plan) -> Iterator[Section]:
+    """The first rank; every other one is in plan.json."""
+    for account in accounts[:1]:
+        total = account.total_bytes
+        rows = [
+            (
+                cause.replace("_", " "),
+                size(account.peak[cause]),
+                percent(account.peak[cause], total),
+                size(account.steady[cause]),
+                percent(account.steady[cause], total),
+            )
+            for cause in CAUSES
+            if account.peak[cause] or account.steady[cause]
+        ]
+        rows.append(("total", size(total), "100.0%", size(total), "100.0%"))
+        where = f"rank {account.rank}; the others are in plan.json" if len(accounts) > 1 else "all"
+        length = f"{plan.limits.max_model_len:,}"
+        loads = f"peak: {count(account.requests_peak, 'request')} of {length} tokens, "
+        loads += f"steady: {account.requests_steady:,}"
+        yield Section(
+            title=f"Where the bytes go ({where}; {loads})",
+            headers=("cause", "peak", "", "steady", ""),
+            align="lrrrr",
+            rows=rows,
+        )
+
+
+def _notes(report: ReportInput) -> Iterator[Section]:
+    notes = sorted(all_notes(report), key=lambda note: not note.is_warning)
+    lines = []
+    for note in notes:
+        mark, style = ("!", "warning") if note.is_warning else ("-", "")
+        knob = f". Knob: {note.knob}" if note.knob else ""
+        lines.append(Line(f"{mark} {note.text}{knob}", style))
+    if lines:
+        yield Section(title="Notes (!: warning)", paragraphs=lines)
+
+
+def _end(report: ReportInput) -> Section:
+    lines = [_proof(report.verify)]
+    stages = ", ".join(f"{stage} {_time(s)}" for stage, s in report.timings.items())
+    if stages:
+        lines.append(Line(f"measured: {stages}", "faint"))
+    return Section(title="Self-proof and stages", paragraphs=lines)
+
+
+def _proof(proof: VerifyReport) -> Line:
+    if proof.reason:
+        return Line(f"not run: {proof.reason}")
+    injected = "" if proof.inject == "none" else f", with inject={proof.inject}"
+    digests = " ".join(digest[:16] for digest in proof.digest.split())
+    words = (
+        f"{count(proof.layers, 'layer')}, {count(proof.tokens, 'token')} written and read back"
+        f"{injected}: {proof.mismatches:,} mismatches, digest {digests}"
+    )
+    return Line(words, "bad" if proof.mismatches else "good")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"

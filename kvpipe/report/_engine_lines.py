@@ -1,0 +1,71 @@
+"""What engines print for the same plan, next to what it holds, with one line on why they differ.
+
+The reasons are read off the numbers themselves, so that an engine from a plugin is explained too.
+"""
+
+from __future__ import annotations
+
+from kvpipe.report._lines import Line, Section
+from kvpipe.stages.grouping.base import Capacity, EngineCapacity, Plan
+
+
+def printed_section(plan: Plan, cap: Capacity) -> Section:
+    rows = [
+        _true_row("holds, steady state", cap, sum(d.steady_blocks for d in cap.demands)),
+        _true_row("holds, at the peak", cap, sum(d.peak_blocks for d in cap.demands)),
+    ]
+    rows += [_printed_row(line) for line in plan.printed]
+    return Section(
+        title="What it holds, and what engines would print for it (exact)",
+        headers=("", "tokens", f"requests of {cap.request_len:,}"),
+        align="lrr",
+        rows=rows,
+        paragraphs=[Line(f"{line.engine}: {difference(line, plan, cap)}") for line in plan.printed],
+    )
+
+
+def _true_row(label: str, cap: Capacity, blocks: int) -> tuple[str, str, str]:
+    if not blocks:
+        return label, "any", "any"
+    tokens = cap.usable_blocks * cap.request_len // blocks
+    return label, f"{tokens:,}", f"{cap.usable_blocks / blocks:,.2f}"
+
+
+def _printed_row(line: EngineCapacity) -> tuple[str, str, str]:
+    tokens = "-" if line.num_tokens is None else f"{line.num_tokens:,}"
+    requests = "-" if line.max_concurrency is None else f"{line.max_concurrency:,.2f}"
+    return f"{line.engine} prints", tokens, requests
+
+
+def difference(line: EngineCapacity, plan: Plan, cap: Capacity) -> str:
+    """Why the engine's line is not what the plan holds, as one sentence."""
+    steady = sum(d.steady_blocks for d in cap.demands)
+    if line.num_tokens is None or not steady:
+        return "prints no such line here"
+    reasons = []
+    if plan.num_blocks != cap.usable_blocks:
+        reasons.append("counts the null block, which no request gets")
+    if _is_concurrency_times_length(line, cap):
+        if any(d.peak_blocks != d.steady_blocks for d in cap.demands):
+            reasons.append("its tokens are its concurrency x max_model_len, every request at peak")
+    elif len(plan.groups) > 1:
+        reasons.append(
+            f"shares the blocks evenly between {len(plan.groups)} groups, as if each kept every "
+            "token"
+        )
+    true_tokens = cap.usable_blocks * cap.request_len // steady
+    return "; ".join([*reasons, _compared(line.num_tokens, true_tokens)])
+
+
+def _compared(printed: int, true_tokens: int) -> str:
+    if printed == true_tokens:
+        return "the same as the steady state"
+    if not true_tokens or 0.9 < printed / true_tokens < 1.1:
+        return f"{printed - true_tokens:+,} tokens against the steady state"
+    return f"{printed / true_tokens:.2f} x the tokens of the steady state"
+
+
+def _is_concurrency_times_length(line: EngineCapacity, cap: Capacity) -> bool:
+    if line.max_concurrency is None or line.num_tokens is None:
+        return False
+    return int(line.max_concurrency * cap.request_len) == line.num_tokens

@@ -1,0 +1,30 @@
+"""How figures are written: bytes in powers of two with their unit, counts with commas, one form."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(num_bytes: float) -> str:
+    """`1.00 GiB`, `576 B`: three significant digits or more; 2**30 bytes are a GiB."""
+    value, unit = float(num_bytes), 0
+    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    if unit == 0:
+        return f"{value:,.0f} B" if value == int(value) else f"{value:,.1f} B"
+    digits = 2 if abs(value) < 100 else 1
+    # 1,023.999 KiB would round to 1,024.0 KiB: say 1.00 MiB instead.
+    if round(abs(value), digits) >= 1024 and unit < len(_UNITS) - 1:
+        value, unit, digits = value / 1024, unit + 1, 2
+    return f"{value:,.{digits}f} {_UNITS[unit]}"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 block`, `511 blocks`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share with one decimal; "0.0%" only for nothing at all, "<0.1%" for little."""
+    share = 100 * part / whole if whole else 0.0
+    return "<0.1%" if 0 < share < 0.05 else f"{share:.1f}%"

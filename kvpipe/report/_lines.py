@@ -1,0 +1,84 @@
+"""Sections of text and tables -> lines of at most `width` characters, each with a style name.
+
+Plain ASCII; tables are aligned columns, of which the last may wrap. Styles: "title", "good", "bad",
+"warning", "faint", "".
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+GAP = "  "
+INDENT = "  "
+
+
+@dataclass(frozen=True)
+class Line:
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A title, an optional table, then paragraphs. align: "l" or "r" a column; the last column,
+    when "l", is wrapped to the width that is left."""
+
+    title: str
+    headers: Sequence[str] = ()
+    align: str = ""
+    rows: Sequence[Sequence[str]] = ()
+    paragraphs: Sequence[Line] = ()
+
+
+def wrap(text: str, width: int, style: str = "", indent: str = INDENT) -> list[Line]:
+    """Whole words; longer ones (paths, digests) are left whole rather than broken."""
+    wrapped = textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + ("" if style == "title" else "  "),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [Line(line, style) for line in wrapped]
+
+
+def lay_out(sections: Sequence[Section], width: int) -> Iterator[Line]:
+    for number, section in enumerate(sections):
+        if number:
+            yield Line("")
+        yield from wrap(section.title, width, "title", indent="")
+        yield from _table(section, width)
+        for paragraph in section.paragraphs:
+            yield from wrap(paragraph.text, width, paragraph.style)
+
+
+def _table(section: Section, width: int) -> Iterator[Line]:
+    table = [section.headers, *section.rows] if section.headers else list(section.rows)
+    if not table:
+        return
+    widths = [max(len(row[i]) for row in table) for i in range(len(section.align))]
+    if section.align[-1] == "l":
+        taken = len(INDENT) + sum(w + len(GAP) for w in widths[:-1])
+        widths[-1] = min(widths[-1], max(12, width - taken))
+    for number, row in enumerate(table):
+        style = "faint" if section.headers and number == 0 else ""
+        yield from (Line(text, style) for text in _row(row, widths, section.align))
+
+
+def _row(row: Sequence[str], widths: Sequence[int], align: str) -> Iterator[str]:
+    *front, last = row
+    cells = [
+        cell.rjust(w) if side == "r" else cell.ljust(w)
+        for cell, w, side in zip(front, widths, align, strict=False)
+    ]
+    start = INDENT + "".join(cell + GAP for cell in cells)
+    if align[-1] == "r":
+        yield start + last.rjust(widths[-1])
+        return
+    parts = textwrap.wrap(last, widths[-1], break_long_words=False) or [""]
+    yield (start + parts[0]).rstrip()
+    for part in parts[1:]:
+        yield " " * len(start) + part

@@ -1,0 +1,60 @@
+"""The report for programs: the plan.json document on stdout; in a sweep one line a job."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TextIO
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
+from kvpipe.report._document import SCHEMA, SCHEMA_VERSION, plan_document
+from kvpipe.report.base import Report, ReportInput
+
+
+class JsonReport(Report):
+    class Options(BaseModel):
+        model_config = ConfigDict(frozen=True, extra="forbid")
+        name: str
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def render(self, report: ReportInput, stream: TextIO) -> None:
+        _write(plan_document(report), report.job, stream)
+
+    def render_failure(self, error: KvpipeError, job: str | None, stream: TextIO) -> None:
+        _write(failure_document(error, job), job, stream)
+
+
+def failure_document(error: KvpipeError, job: str | None = None) -> dict[str, Any]:
+    """What can be said without a plan. `status`: does_not_fit | wrong_request | failed."""
+    status = {1: "does_not_fit", 2: "wrong_request"}.get(error.exit_code, "failed")
+    document: dict[str, Any] = {
+        "status": status,
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "job": job,
+        "exit_code": error.exit_code,
+        "errors": error.lines(),
+    }
+    if isinstance(error, DoesNotFit):
+        document["needed_bytes"] = list(error.needed_bytes)
+        document["available_bytes"] = list(error.available_bytes)
+        document["longest_len"] = error.longest_len
+    if isinstance(error, ConfigError):
+        document["problems"] = [vars(problem) for problem in error.problems]
+    return document
+
+
+def dumps(document: dict[str, Any], one_line: bool = False) -> str:
+    """JSON text with a final newline. NaN or infinity is our mistake and raises."""
+    indent = None if one_line else 2
+    return json.dumps(document, indent=indent, allow_nan=False) + "\n"
+
+
+def _write(document: dict[str, Any], job: str | None, stream: TextIO) -> None:
+    stream.write(dumps(document, one_line=job is not None))
+
+
+PLUGIN = JsonReport

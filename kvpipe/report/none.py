@@ -1,0 +1,28 @@
+"""No report: for sweeps and programs that read the returned Result or plan.json instead.
+
+The tutorial of this folder: a report is a class with `Options`, `render(report, stream)`, and
+`PLUGIN`; its twin `conf/report/none.yaml` writes out every option.
+"""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.report.base import Report, ReportInput
+
+
+class NoReport(Report):
+    class Options(BaseModel):
+        model_config = ConfigDict(frozen=True, extra="forbid")
+        name: str
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def render(self, report: ReportInput, stream: TextIO) -> None:
+        return None
+
+
+PLUGIN = NoReport

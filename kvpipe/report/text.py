@@ -1,0 +1,50 @@
+"""The report for a person. Colour on a terminal (NO_COLOR honoured), plain ASCII in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TextIO
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.report._contents import contents
+from kvpipe.report._lines import Line, lay_out
+from kvpipe.report._width import terminal_width
+from kvpipe.report.base import Report, ReportInput
+
+STYLES = {
+    "title": "bold",
+    "good": "green",
+    "bad": "bold red",
+    "warning": "yellow",
+    "faint": "dim",
+    "": "",
+}
+
+
+class TextReport(Report):
+    class Options(BaseModel):
+        model_config = ConfigDict(frozen=True, extra="forbid")
+        name: str
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def render(self, report: ReportInput, stream: TextIO) -> None:
+        write_lines(lay_out(contents(report), terminal_width()), stream)
+
+
+def write_lines(lines: Iterable[Line], stream: TextIO) -> None:
+    """To a terminal through rich, which is imported only there; else as plain text."""
+    if not stream.isatty():
+        stream.writelines(f"{line.text}\n" for line in lines)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False, soft_wrap=True)
+    for line in lines:
+        console.print(Text(line.text, style=STYLES[line.style]))
+
+
+PLUGIN = TextReport
