@@ -115,15 +115,19 @@ def _run_one(
         config_path=config_path,
         config_name=config_name or CONFIG_NAME,
     )
-    folder = new_folder(Path(str(request.config.hydra.run.dir)))
-    save_config(request.config, overrides, folder)
+
+    def make_folder() -> Path:
+        folder = new_folder(Path(str(request.config.hydra.run.dir)))
+        save_config(request.config, overrides, folder)
+        return folder
+
     if request.prepared.config.command == "replay":
         from kvpipe.replay.command import run_replay
 
-        return run_replay(request.prepared, folder, sys.stdout)
+        return run_replay(request.prepared, make_folder, sys.stdout)
     from kvpipe.job import run_job
 
-    outcome = run_job(request.prepared, folder, sys.stdout, job=None)
+    outcome = run_job(request.prepared, make_folder, sys.stdout, job=None)
     complain(outcome.lines)
     return outcome.exit_code
 

@@ -177,15 +177,18 @@ def _wrong_key(override: str, base: DictConfig, groups: set[str], error: Excepti
     known = list(_keys(OmegaConf.to_container(base, resolve=False)))
     if key in known or item.is_add():
         return Problem(key, "a value that composes", _one_line(error))
-    close = get_close_matches(key, known, n=1) or get_close_matches(key, sorted(groups), n=1)
-    inside = [name for name in known if name.rpartition(".")[0] == key.rpartition(".")[0]]
-    if close:
-        knob = f"did you mean '{close[0]}'?"
-    elif key in {name.rpartition(".")[0] for name in known} or not inside:
-        knob = f"groups: {', '.join(sorted(groups))}"
-    else:
-        knob = f"valid: {', '.join(sorted(inside))}"
-    return Problem(key, "a known key", f"'{override}'", knob)
+    return Problem(key, "a known key", f"'{override}'", _nearest(key, known, groups))
+
+
+def _nearest(key: str, known: Sequence[str], groups: set[str]) -> str:
+    """The key that was meant: a sibling in the same section, else any key, else the sections."""
+    section = key.rpartition(".")[0]
+    siblings = [name for name in known if name.rpartition(".")[0] == section]
+    if section and siblings:
+        close = get_close_matches(key, siblings, n=1)
+        return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(siblings))}"
+    close = get_close_matches(key, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"sections: {', '.join(sorted(groups))}"
 
 
 def _keys(values: Any, prefix: str = "") -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,8 +19,8 @@ from kvpipe.report._accounts import replicas_of, split_bytes
 from kvpipe.report._atomic import write_atomic
 from kvpipe.report._document import plan_document
 from kvpipe.report._memory_map import memory_map
-from kvpipe.report.base import Headline, ReportInput
 from kvpipe.report._summary import summary
+from kvpipe.report.base import Headline, ReportInput
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.validation.base import Note
 
@@ -43,18 +43,24 @@ class Outcome:
         }
 
 
-def run_job(prepared: Prepared, folder: Path, stream: TextIO | None, job: str | None) -> Outcome:
-    """Run, report on `stream` (None: nowhere), write the job's files into `folder`.
+def run_job(
+    prepared: Prepared, make_folder: Callable[[], Path], stream: TextIO | None, job: str | None
+) -> Outcome:
+    """Run, write the job's files, report on `stream` (None: nowhere). job: its name in a sweep.
 
-    job: its name in a sweep, else None.
+    make_folder is called once there is something to write: a request that turns out to be wrong
+    raises ConfigError before that, and leaves nothing.
     """
     report_plugin = prepared.config.plugins["report"].make()
     try:
         result = execute(prepared)
+    except ConfigError:
+        raise
     except KvpipeError as error:
         if stream is not None:
             report_plugin.render_failure(error, job, stream)
-        return _write(folder, failure(error))
+        return write_outcome(make_folder(), failure(error))
+    folder = make_folder()
     report = report_input(result, job)
     document = plan_document(report)
     write_atomic(folder / "plan.json", json.dumps(document, indent=1) + "\n")
@@ -64,8 +70,8 @@ def run_job(prepared: Prepared, folder: Path, stream: TextIO | None, job: str | 
     mismatches = report.verify.mismatches
     if mismatches and report.verify.inject == "none":
         lines = (f"binding.verify: {mismatches:,} of the values read back were not those written",)
-        return _write(folder, Outcome(status="failed", exit_code=3, lines=lines))
-    return _write(folder, Outcome(status="fits", exit_code=0, fields=summary(document)))
+        return write_outcome(folder, Outcome(status="failed", exit_code=3, lines=lines))
+    return write_outcome(folder, Outcome(status="fits", exit_code=0, fields=summary(document)))
 
 
 def failure(error: Exception) -> Outcome:
@@ -81,7 +87,7 @@ def failure(error: Exception) -> Outcome:
     return Outcome(status="failed", exit_code=3, lines=(" ".join(line.split()),))
 
 
-def _write(folder: Path, outcome: Outcome) -> Outcome:
+def write_outcome(folder: Path, outcome: Outcome) -> Outcome:
     write_atomic(folder / "result.json", json.dumps(outcome.to_json(), indent=1) + "\n")
     return outcome
 

@@ -17,7 +17,7 @@ from kvpipe.confdir import shipped_option
 from kvpipe.config import RunConfig, collect
 from kvpipe.errors import ConfigError
 from kvpipe.plugins import REGISTRIES
-from kvpipe.stages.allocation.addresses import address_map
+from kvpipe.stages.allocation._addresses import address_map
 from kvpipe.stages.allocation.base import AddressMap, AllocationRequest
 from kvpipe.stages.binding.base import BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import GroupingRequest, Plan
@@ -78,7 +78,7 @@ def execute(prepared: Prepared) -> Result:
     with _timed(timings, "grouping"):
         plan = plugins["grouping"].make().run(_grouping(config, resolved, profile))
     with _timed(timings, "allocation"):
-        addresses = _addresses(config, plan)
+        addresses = _addresses(config, resolved, plan)
     bound: list[BoundCache] = []
     for rank, where in addresses.items():
         with _timed(timings, "allocation"):
@@ -145,7 +145,7 @@ def _grouping(config: RunConfig, resolved: ResolvedRun, profile: MemoryProfile) 
     )
 
 
-def _addresses(config: RunConfig, plan: Plan) -> dict[int, AddressMap]:
+def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int, AddressMap]:
     """Rank -> its address map, for the first rank of each distinct config."""
     layout = config.plugins["layout"]
     first: dict[int, AddressMap] = {}
@@ -154,7 +154,11 @@ def _addresses(config: RunConfig, plan: Plan) -> dict[int, AddressMap]:
         if of_rank.config not in seen:
             seen.append(of_rank.config)
             first[rank] = address_map(
-                of_rank.config, plan.shared_layers, layout.make(), config.placement.name
+                of_rank.config,
+                plan.shared_layers,
+                layout.make(),
+                config.placement.name,
+                any_kernel_block=resolved.device.type == "cpu",
             )
     return first
 

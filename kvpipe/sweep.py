@@ -109,15 +109,15 @@ def _errors_raised() -> Iterator[None]:
 def _job(config: DictConfig) -> float | None:
     """One job, in whichever process the launcher runs it: leaves files, raises nothing."""
     from kvpipe.compose import plain
-    from kvpipe.job import _write, failure, run_job
+    from kvpipe.job import failure, run_job, write_outcome
     from kvpipe.pipeline import prepare
 
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     try:
-        outcome = run_job(prepare(plain(config)), folder, None, job=str(hydra.job.num))
+        outcome = run_job(prepare(plain(config)), lambda: folder, None, job=str(hydra.job.num))
     except Exception as error:
-        outcome = _write(folder, failure(error))
+        outcome = write_outcome(folder, failure(error))
     return float(outcome.exit_code)
 
 

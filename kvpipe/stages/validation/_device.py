@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kvpipe.backends._host_memory import host_memory
-
 from kvpipe.backends._cuda_driver import CudaDevice, cuda_device
+from kvpipe.backends._host_memory import host_memory
 from kvpipe.config import DeviceConfig
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.plugins import REGISTRIES

@@ -7,16 +7,18 @@ problems are collected and raised once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.config import RunConfig
 from kvpipe.errors import ConfigError, Problem, SpecError
+from kvpipe.layouts.auto import candidates
 from kvpipe.models.base import ModelGeometry
-from kvpipe.specs.base import RequestLimits, SpecContext
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, SpecContext
 from kvpipe.stages.validation._device import resolve_backend, resolve_device
 from kvpipe.stages.validation._dtypes import ResolvedDtypes, resolve_dtypes
 from kvpipe.stages.validation._layers import (
@@ -205,7 +207,7 @@ class _Resolution:
         attention = [spec for _, spec in layers if not spec.is_state]
         states = [spec for _, spec in layers if spec.is_state]
         if attention and asked is not None:
-            self.attempt(lambda: self.check_block_size(asked, device))
+            self.attempt(lambda: self.check_block_size(asked, device, attention))
         if not states:
             return layers
         return self.with_states(model, layers, attention=bool(attention), asked=asked)
@@ -227,7 +229,9 @@ class _Resolution:
                 )
             )
 
-    def check_block_size(self, asked: int, device: ResolvedDevice) -> None:
+    def check_block_size(
+        self, asked: int, device: ResolvedDevice, attention: Sequence[KVCacheSpec]
+    ) -> None:
         if device.type != "cuda":
             return
         rules = self.config.plugins["engine"].plugin
@@ -240,7 +244,7 @@ class _Resolution:
                     f"{asked} tokens",
                 )
             )
-        multiple = self.alignment()
+        multiple = self.alignment(attention)
         if not legal and asked % multiple:
             raise ConfigError(
                 Problem(
@@ -251,10 +255,14 @@ class _Resolution:
                 )
             )
 
-    def alignment(self) -> int:
-        """Tokens that the kernel block of the layout is a multiple of."""
-        multiple: int = self.config.plugins["layout"].plugin.kernel_block_multiple
-        return multiple
+    def alignment(self, attention: Sequence[KVCacheSpec]) -> int:
+        """Tokens that the kernel blocks of every attention layer's layout are a multiple of."""
+        layouts = candidates(self.config.plugins["layout"].name)
+        multiples = [
+            next((y.kernel_block_multiple for y in layouts if not y.refuses(spec)), 1)
+            for spec in attention
+        ]
+        return lcm(*multiples)
 
     def with_states(
         self, model: ModelGeometry, layers: list[Layer], *, attention: bool, asked: int | None
@@ -262,11 +270,12 @@ class _Resolution:
         cache = self.config.cache
         padded = cache.mamba_page_size_padded
         if attention:
+            kept = [spec for _, spec in layers if not spec.is_state]
             pool = share_pool(
-                [spec for _, spec in layers if not spec.is_state],
+                kept,
                 [spec for _, spec in layers if spec.is_state],
                 asked=asked,
-                alignment=self.alignment(),
+                alignment=self.alignment(kept),
                 mode=cache.mamba_cache_mode,
                 chunk_size=cache.mamba_block_size or model.extra.get("mamba_chunk_size"),
             )

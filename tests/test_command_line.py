@@ -1,0 +1,161 @@
+"""The command line: what is printed where, exit codes, and that a wrong request writes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvpipe.__main__ import run, words_to_overrides
+from kvpipe.errors import ConfigError
+
+SMALL = ["cache.kv_cache_memory_bytes=64MiB", "backend=torch"]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lines(text: str) -> list[str]:
+    return text.strip().splitlines()
+
+
+def test_the_headline_command_runs_all_five_stages(capsys, tmp_path):
+    assert run(["model=llama", "cache=sliding", *SMALL]) == 0
+    out, err = capsys.readouterr()
+    assert "mismatches" in out and err == ""
+    (folder,) = tmp_path.glob("outputs/*/*")
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"plan.json", "memory_map.svg", "result.json", ".hydra"}
+    plan = json.loads((folder / "plan.json").read_text())
+    assert plan["verify"]["passed"] and plan["verify"]["mismatches"] == 0
+    assert list(plan["seconds"]) == ["profiling", "grouping", "allocation", "binding"]
+
+
+def test_three_mistakes_of_three_kinds_are_all_printed_one_line_each(capsys, tmp_path):
+    mistakes = ["cache.blocksize=32", "cache.block_size=abc", "attention=sliding"]
+    assert run(mistakes) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    unknown, wrong_type, across = sorted(lines(err))
+    assert "cache.block_size: expected a whole number or 'auto', got 'abc'" in unknown
+    assert "cache.blocksize: expected a known key" in wrong_type
+    assert "did you mean 'cache.block_size'?" in wrong_type
+    assert "cache.sliding_window: expected a window in tokens" in across
+    assert "set cache.sliding_window=4096" in across
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cache=slidng"], "did you mean 'sliding'?"),
+        (["cache=full,sliding"], "add -m"),
+        (["model=nobody"], "model: expected a choice of this group"),
+        (["cache.gpu_memory_utilization=1.5"], "at most 1"),
+        (["cache.gpu_memory_utilization=0"], "more than 0"),
+        (["cache.kv_cache_memory_bytes=30GoB"], "got '30GoB'"),
+        (["cache.block_size=0"], "at least 1"),
+        (["cache.block_size=true"], "got True"),
+        (["+cache.blocksize=32"], "did you mean 'block_size'?"),
+        (["backend=cupy"], "backend"),
+        (["attention=full", "cache.sliding_window=64"], "leave one of the two out"),
+        (["scheduler.max_model_len=200000"], "at most the model's context of 131,072 tokens"),
+        (["parallel.tensor_parallel_size=3"], "parallel.tensor_parallel_size"),
+        (["parallel.pipeline_parallel_size=64"], "at most 32"),
+        (["parallel.decode_context_parallel_size=2"], "a divisor of tensor_parallel_size"),
+        (["cache.cache_dtype=fp8_ds_mla"], "latent rows"),
+        (["device=h100_80gb", "backend=torch"], "is not in this machine"),
+        (["profiling=fixed"], "cache.kv_cache_memory_bytes"),
+        (["device=h100_80gb", "engine=vllm_0_17", "cache.block_size=64"], "1, 2, 4, 8, 16, 32"),
+        (["device=h100_80gb", "cache.block_size=24"], "a multiple of 16"),
+        (["example=mamba", "cache.mamba_page_size_padded=8192"], "194,560"),
+        (["nonsense"], "a command (run, replay)"),
+        (["/etc"], "config.json"),
+        (["nobody/nothing-of-that-name"], "model.repo"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_writes_nothing(arguments, said, capsys, tmp_path):
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err, err
+    assert all(line.startswith("kvpipe: ") for line in lines(err))
+    assert "Traceback" not in err
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_request_that_does_not_fit_says_by_how_much_and_what_would(capsys):
+    asked = ["scheduler.max_model_len=131072", "cache.kv_cache_memory_bytes=1GiB", "backend=meta"]
+    assert run(asked) == 1
+    err = capsys.readouterr().err
+    assert "scheduler.max_model_len" in err and "8,176" in err, err
+    # The advice really helps, and one token more does not.
+    asked[0] = "scheduler.max_model_len=8176"
+    assert run(asked) == 0
+    asked[0] = "scheduler.max_model_len=8177"
+    assert run(asked) == 1
+
+
+def test_words_become_a_command_and_a_model(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert words_to_overrides(["replay", "a=1"]) == ["command=replay", "a=1"]
+    assert words_to_overrides(["org/name"]) == ["model=hf", "model.repo='org/name'"]
+    assert words_to_overrides(["config.json"]) == ["model=hf", "model.path='config.json'"]
+    with pytest.raises(ConfigError, match="a command"):
+        words_to_overrides(["a=1", "run"])
+
+
+def test_a_saved_config_runs_again_identically(capsys, tmp_path):
+    assert run(["model=gemma3_27b", "backend=meta", "cache.kv_cache_memory_bytes=4GiB"]) == 0
+    (folder,) = tmp_path.glob("outputs/*/*")
+    first = json.loads((folder / "plan.json").read_text())
+    assert run(["--config-path", str(folder / ".hydra")]) == 0
+    (again,) = (f for f in tmp_path.glob("outputs/*/*") if f != folder)
+    second = json.loads((again / "plan.json").read_text())
+    for document in (first, second):
+        del document["seconds"]
+    assert first == second
+
+
+def test_two_runs_of_the_same_second_do_not_share_a_folder(tmp_path):
+    for _ in range(3):
+        assert run(["backend=meta", "hydra.run.dir=outputs/same"]) == 0
+    assert sorted(p.name for p in tmp_path.glob("outputs/*")) == ["same", "same-1", "same-2"]
+
+
+def test_planning_imports_no_heavy_package(tmp_path):
+    code = (
+        "import sys; from kvpipe.__main__ import run; "
+        "assert run(['backend=meta', 'report=json']) == 0; "
+        "heavy = {'torch', 'numpy', 'pandas', 'cupy', 'transformers', 'matplotlib'}; "
+        "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    json.loads(done.stdout)
+
+
+def test_the_report_ends_quietly_when_its_reader_does():
+    command = f"{sys.executable} -m kvpipe backend=meta | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=os.environ)
+    assert done.stderr == "" and len(lines(done.stdout)) == 1
+
+
+def test_help_lists_every_group_with_its_choices(capsys):
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for group in (Path(__file__).parents[1] / "conf").iterdir():
+        if group.is_dir() and group.name != "hydra":
+            choices = ", ".join(sorted(path.stem for path in group.glob("*.yaml")))
+            assert f"{group.name}: {choices}" in out
+
+
+def test_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("kvpipe 0.")
