@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -37,6 +37,11 @@ class ArrayView:
     offset: int  # bytes
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes, one a dimension
+
+    def columns(self, start: int, stop: int) -> ArrayView:
+        """Numbers [start, stop) of every head as an array of their own (MLA: latent, then rope)."""
+        offset = self.offset + start * DTYPE_BYTES[self.dtype]
+        return replace(self, offset=offset, shape=(*self.shape[:-1], stop - start))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

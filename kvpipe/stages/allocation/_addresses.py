@@ -15,6 +15,8 @@ from kvpipe.layouts._state import state_views
 from kvpipe.layouts.auto import AutoLayout, candidates
 from kvpipe.layouts.base import Layout, LayoutOptions, PagePlace
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec
+from kvpipe.stages.allocation._kernel_blocks import KernelBlocks
+from kvpipe.stages.allocation._overlays import split_alike
 from kvpipe.stages.allocation._placements import LETTERED, lettered_place, one_buffer
 from kvpipe.stages.allocation._slots import Slot, layer_slots
 from kvpipe.stages.allocation._soundness import check_sound
@@ -46,7 +48,7 @@ def address_map(
             kernel_block_size = options.kernel_block_size
         layout = options.name
     chosen = _choose_layouts(config, layout)
-    kernel = _KernelBlocks(kernel_block_size, any_kernel_block)
+    kernel = KernelBlocks(kernel_block_size, any_kernel_block)
     if placement in LETTERED:
         result = _lettered(config, chosen, placement, kernel)
     elif placement == "cross_layer" or (placement == "auto" and not _not_uniform(config, chosen)):
@@ -85,49 +87,6 @@ def _choose_layouts(config: KVCacheConfig, layout: str) -> dict[str, Layout | No
     return chosen
 
 
-class _KernelBlocks:
-    """Tokens of a kernel block: as configured, or the largest supported divisor of the block."""
-
-    def __init__(self, configured: int | None, any_size: bool) -> None:
-        self.configured, self.any_size = configured, any_size
-
-    def of(self, layer: str, spec: KVCacheSpec, layout: Layout, splittable: bool) -> int:
-        block = spec.block_size
-        if self.configured is not None:
-            self._check(layer, block, layout, splittable)
-            return self.configured
-        if self.any_size:
-            return block
-        divisors = range(block, 0, -1) if splittable else (block,)
-        fits = (n for n in divisors if not block % n and layout.supports_kernel_block(n))
-        if (best := next(fits, None)) is None:
-            whole = "" if splittable else " (its pages cannot be split: padded or interleaved)"
-            raise ConfigError(
-                Problem(
-                    "cache.block_size",
-                    f"{layout.kernel_block_choices()} tokens to divide it (layout={layout.name})",
-                    f"{block} tokens in {layer}{whole}",
-                    "change it, the layout, or device=cpu, which takes any",
-                )
-            )
-        return best
-
-    def _check(self, layer: str, block: int, layout: Layout, splittable: bool) -> None:
-        size, wrong = self.configured or block, ""
-        if block % size:
-            wrong = f"{size}, which does not divide {block} of {layer}"
-        elif not self.any_size and not layout.supports_kernel_block(size):
-            wrong = f"{size}, but {layout.name} takes {layout.kernel_block_choices()}"
-        elif size != block and not splittable:
-            wrong = f"{size}, but pages of {layer} (block {block}) are padded or interleaved"
-        if wrong:
-            raise ConfigError(
-                Problem(
-                    "layout.kernel_block_size", "tokens that divide the block", wrong, "use auto"
-                )
-            )
-
-
 # --- the uniform path -------------------------------------------------------------------------
 def _not_uniform(config: KVCacheConfig, chosen: dict[str, Layout | None]) -> str:
     """Why all layers cannot lie in one cross-layer buffer ("" if they can)."""
@@ -151,7 +110,7 @@ def _not_uniform(config: KVCacheConfig, chosen: dict[str, Layout | None]) -> str
 
 
 def _uniform(
-    config: KVCacheConfig, chosen: dict[str, Layout | None], kernel: _KernelBlocks
+    config: KVCacheConfig, chosen: dict[str, Layout | None], kernel: KernelBlocks
 ) -> AddressMap:
     """The six steps of `allocate_uniform_kv_caches`."""
     (group,) = config.groups
@@ -194,10 +153,10 @@ def _uniform(
 
 # --- one buffer a tensor of the plan --------------------------------------------------------------
 def _per_group(
-    config: KVCacheConfig, chosen: dict[str, Layout | None], kernel: _KernelBlocks
+    config: KVCacheConfig, chosen: dict[str, Layout | None], kernel: KernelBlocks
 ) -> AddressMap:
     slots = layer_slots(config)
-    alike = _split_alike(slots, chosen)
+    alike = split_alike(slots, chosen)
     layers = []
     for slot in slots:
         layout = chosen[slot.layer]
@@ -228,39 +187,6 @@ def _per_group(
     )
 
 
-def _split_alike(slots: Sequence[Slot], chosen: dict[str, Layout | None]) -> set[str]:
-    """Layers that may put K of all blocks before V: their pages fill their bytes side by side, and
-    every layer that has any of these bytes splits them at the same places.
-
-        page of block b:   K first  [k0 k1 k2 .. | v0 v1 v2 ..]
-                           per page [k0 v0 | k1 v1 | ..]          a state can only lie so
-    """
-    alike: set[str] = set()
-    for cluster in _overlapping(slots):
-        splits = set()
-        for slot in cluster:
-            layout = chosen[slot.layer]
-            order = layout.tensor_order if layout else "state"
-            sizes = tuple(a.num_bytes(slot.spec.block_size) for a in slot.spec.page_arrays())
-            splits.add((order, slot.offset, slot.num_blocks, slot.packed, sizes))
-        if len(splits) == 1 and cluster[0].packed:
-            alike |= {slot.layer for slot in cluster}
-    return alike
-
-
-def _overlapping(slots: Sequence[Slot]) -> list[list[Slot]]:
-    """Layers whose ranges of bytes overlap, directly or through others."""
-    clusters: list[list[Slot]] = []
-    reach = (-1, 0)  # buffer, end of the last cluster
-    for slot in sorted(slots, key=lambda slot: (slot.buffer, slot.offset)):
-        if slot.buffer != reach[0] or slot.offset >= reach[1]:
-            clusters.append([])
-            reach = (slot.buffer, 0)
-        clusters[-1].append(slot)
-        reach = (slot.buffer, max(reach[1], slot.end))
-    return clusters
-
-
 def _restrided(
     layers: Sequence[LayerAddresses], chosen: dict[str, Layout | None], alike: set[str]
 ) -> tuple[str, ...]:
@@ -284,7 +210,7 @@ def _lettered(
     config: KVCacheConfig,
     chosen: dict[str, Layout | None],
     placement: str,
-    kernel: _KernelBlocks,
+    kernel: KernelBlocks,
 ) -> AddressMap:
     """H and N are fixed too, so only layouts that keep a token's content together can be moved."""
     for name, layout in chosen.items():

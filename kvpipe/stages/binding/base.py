@@ -48,9 +48,10 @@ class BindingRequest:
 class VerifyReport:
     """The self-proof: what was written by slot mapping and read back by flat offsets.
 
-    layers, tokens: that were written (tokens: a token of one request counts once, whatever the
-    layers). mismatches: rows or state pieces that came back wrong. digest: sha256 (hex) of
-    `digest_of`, equal on two backends that did the same. reason: why it was not run ("" if it was).
+    layers, tokens: that were written (a token of one request counts once, whatever the layers;
+    states have none). rows: one a token, head and array, or a piece of a state. mismatches: rows
+    that came back wrong, and layers whose tensors are not where they should be. digest: sha256
+    (hex) of `digest_of`, equal on two backends that did the same. reason: why it was not run.
     """
 
     layers: int = 0

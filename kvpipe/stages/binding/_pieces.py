@@ -1,0 +1,110 @@
+"""What the self-proof writes: rows whose bytes name their layer, array, request, token and head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import prod
+
+from kvpipe.layouts.base import ArrayView
+from kvpipe.specs.base import DTYPE_BYTES
+from kvpipe.stages.binding._requests import ProofRequest, proof_positions
+from kvpipe.stages.binding.base import AttentionLayer
+from kvpipe.stages.grouping.base import KVCacheConfig
+
+STATE_PIECE_BYTES = 4096  # of a large state only the first and the last bytes are written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A run of rows written at once: tokens of one request in one array, or one state array.
+
+    view: of the layer, by plan.json's numbers. positions: tokens (for a state: block indices).
+    """
+
+    view: ArrayView
+    group: int
+    block_size: int
+    request: int
+    positions: tuple[int, ...]
+
+    def key(self, position: int, head: int) -> bytes:
+        return f"{self.view.layer}/{self.view.array}/{self.request}/{position}/{head}".encode()
+
+    @property
+    def row_bytes(self) -> int:
+        axes = self.view.shape[3:] if self.view.per_token else self.view.shape[1:]
+        return prod(axes) * DTYPE_BYTES[self.view.dtype]
+
+    @property
+    def num_heads(self) -> int:
+        return self.view.shape[2] if self.view.per_token else 1
+
+
+def pieces_of(
+    layers: Mapping[str, AttentionLayer],
+    config: KVCacheConfig,
+    requests: Sequence[ProofRequest],
+    max_tokens: int,
+    seed: int,
+) -> Iterator[Piece]:
+    """Everything that is written, in the order of groups, requests, layers and arrays."""
+    for index, group in enumerate(config.groups):
+        ours = [name for name in group.layer_names if name in layers]
+        block_size = group.spec.block_size
+        for number, request in enumerate(requests):
+            tokens = tuple(proof_positions(request, index, block_size, max_tokens, seed))
+            blocks = tuple(sorted(request.tables[index]))
+            for name in ours:
+                for part in parts_of(layers[name].views):
+                    positions = tokens if part.per_token else blocks
+                    if positions:
+                        yield Piece(
+                            view=part,
+                            group=index,
+                            block_size=block_size,
+                            request=number,
+                            positions=positions,
+                        )
+
+
+def parts_of(views: Sequence[ArrayView]) -> list[ArrayView]:
+    """Token arrays as they are; of states, as bytes, the parts that are written."""
+    return [part for view in views for part in ([view] if view.per_token else _ends(view))]
+
+
+def _ends(view: ArrayView) -> list[ArrayView]:
+    """A state array as bytes: whole, or its first and last piece where it is large."""
+    size = prod(view.shape[1:]) * DTYPE_BYTES[view.dtype]
+    length = size if size <= 2 * STATE_PIECE_BYTES else STATE_PIECE_BYTES
+    starts = [0] if length == size else [0, size - length]
+    return [
+        replace(
+            view,
+            array=f"{view.array}@{start}",
+            dtype="uint8",
+            offset=view.offset + start,
+            shape=(view.shape[0], length),
+            strides=(view.strides[0], 1),
+        )
+        for start in starts
+    ]
+
+
+def row(key: bytes, num_bytes: int) -> bytes:
+    """The bytes that belong there: 16 that name the place, repeated."""
+    name = blake2b(key, digest_size=16).digest()
+    return (name * (num_bytes // 16 + 1))[:num_bytes]
+
+
+def content(piece: Piece, byte: int | None = None) -> bytes:
+    """The bytes of a piece, row after row, head after head; or as many of one byte."""
+    size = piece.row_bytes
+    if byte is not None:
+        return bytes([byte]) * (size * len(piece.positions) * piece.num_heads)
+    return b"".join(
+        row(piece.key(position, head), size)
+        for position in piece.positions
+        for head in range(piece.num_heads)
+    )
