@@ -76,6 +76,18 @@ class Backend(ABC):
         """reshape_and_cache of one array: new [T, H, D] to slots [T] (int64). Where view.dtype is
         fp8 and new is not: stored = cast(clamp(new / scale))."""
 
+    def write_kv_pair(
+        self,
+        targets: Sequence[tuple[Buffer, ArrayView]],
+        new: Sequence[Array],
+        slot_mapping: Array,
+        scales: Sequence[float] = (1.0, 1.0),
+    ) -> None:
+        """write_kv of two arrays to the same slots: K and V, or the latent and the rope columns of
+        an MLA row (`ArrayView.columns`). A backend with kernels does it in one launch."""
+        for (buffer, view), rows, scale in zip(targets, new, scales, strict=True):
+            self.write_kv(buffer, view, rows, slot_mapping, scale)
+
     @abstractmethod
     def gather(
         self,

@@ -1,0 +1,103 @@
+// Lets a C++ compiler build kv_cache.cu for the CPU: the CUDA words as C++, and one exported launcher
+// a kernel. How a launch runs is chosen when compiling:
+//   -DKV_HOST_FAST     one thread a row, lane loops become memcpy (backend=host)
+//   -DKV_HOST_EXACT    every block and thread of the grid, one by one (tests)
+//   -DKV_HOST_REVERSE  the same, last block and thread first: shows code that depends on their order
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
+
+struct KvDim { unsigned x, y, z; };
+static thread_local KvDim threadIdx, blockIdx, blockDim, gridDim;
+
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
+
+static inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+static inline unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigned, value); }
+static inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline unsigned atomicAdd(unsigned* at, unsigned add) {
+    return __atomic_fetch_add(at, add, __ATOMIC_RELAXED);
+}
+
+namespace kv_host {
+
+template <class T> T argument(std::uint64_t word) {
+    static_assert(sizeof(T) == 8, "every kernel parameter is 64 bits wide");
+    T value;
+    std::memcpy(&value, &word, 8);
+    return value;
+}
+
+template <class... P, std::size_t... I>
+inline void call(void (*kernel)(P...), const std::uint64_t* words, std::index_sequence<I...>) {
+    kernel(argument<P>(words[I])...);
+}
+
+#ifdef KV_HOST_FAST
+template <class... P>
+void run(void (*kernel)(P...), const std::uint64_t* words, KvDim grid, KvDim, int num_threads) {
+    int threads = grid.x < (unsigned)num_threads ? (int)grid.x : num_threads;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+#endif
+    for (int x = 0; x < threads; ++x) {
+        threadIdx = {0, 0, 0};
+        blockDim = {1, 1, 1};
+        gridDim = {(unsigned)threads, grid.y, grid.z};
+        for (unsigned z = 0; z < grid.z; ++z)
+            for (unsigned y = 0; y < grid.y; ++y) {
+                blockIdx = {(unsigned)x, y, z};
+                call(kernel, words, std::index_sequence_for<P...>{});
+            }
+    }
+}
+#else
+static inline KvDim at(std::uint64_t index, KvDim size) {
+    return {(unsigned)(index % size.x), (unsigned)(index / size.x % size.y),
+            (unsigned)(index / size.x / size.y)};
+}
+static inline std::uint64_t volume(KvDim size) { return (std::uint64_t)size.x * size.y * size.z; }
+static inline std::uint64_t ordered(std::uint64_t index, std::uint64_t count) {
+#ifdef KV_HOST_REVERSE
+    return count - 1 - index;
+#else
+    return (void)count, index;
+#endif
+}
+template <class... P>
+void run(void (*kernel)(P...), const std::uint64_t* words, KvDim grid, KvDim block, int) {
+    gridDim = grid;
+    blockDim = block;
+    for (std::uint64_t b = 0; b < volume(grid); ++b) {
+        blockIdx = at(ordered(b, volume(grid)), grid);
+        for (std::uint64_t t = 0; t < volume(block); ++t) {
+            threadIdx = at(ordered(t, volume(block)), block);
+            call(kernel, words, std::index_sequence_for<P...>{});
+        }
+    }
+}
+#endif
+
+// shape: grid x, y, z and block x, y, z. Returns the number of parameters if num_words differs, else 0.
+template <class... P>
+int launch(void (*kernel)(P...), const std::uint64_t* words, int num_words, const std::uint32_t* shape,
+           int num_threads) {
+    if (num_words != (int)sizeof...(P)) return (int)sizeof...(P);
+    run(kernel, words, {shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}, num_threads);
+    return 0;
+}
+
+}  // namespace kv_host
+
+#define KV_KERNEL(name, ...)                                                                          \
+    static void name(__VA_ARGS__);                                                                    \
+    extern "C" int name##_launch(const std::uint64_t* words, int num_words, const std::uint32_t* shape, \
+                                 int num_threads) {                                                   \
+        return kv_host::launch(name, words, num_words, shape, num_threads);                           \
+    }                                                                                                 \
+    static void name(__VA_ARGS__)

@@ -1,0 +1,601 @@
+// kvpipe's paged KV cache kernels. One source, three compilers: NVRTC (through CuPy), nvcc, and a C++
+// compiler behind host_shim.h, which runs the same lines on a CPU (backend=host and the tests).
+//
+// B blocks, N tokens in a block, H heads, D head size, T new tokens. slot = block * N + token.
+//
+// Rules, each with its reason:
+//  * every parameter is 64 bits wide (pointer or i64) and scales are pointers: one list of integers
+//    then serves cuLaunchKernel, CuPy and ctypes alike, and a captured CUDA graph can change a scale;
+//  * strides are bytes: every layout, placement, padding and dtype is one code path;
+//  * tables hold offsets from one base pointer, never addresses: a loaded address is a generic pointer
+//    and compiles to LD/ST, base + offset to 128-bit LDG/STG;
+//  * indices are 32-bit (the launcher refuses more than 2^31 rows or slots): one 64-bit division is a
+//    call into a slow routine;
+//  * no #include, no shared memory, no barrier: a thread never waits for another, so running them one
+//    by one on a CPU, in any order, is a faithful execution.
+//
+// Thread layout: threadIdx.x is a lane within a row, threadIdx.y (and blockIdx.x) the row.
+// KV_HOST_FAST (one thread a row) turns the lane loops into memcpy, memset and a vectorised loop.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#ifndef KV_KERNEL
+#define KV_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256) name(__VA_ARGS__)
+#endif
+
+// ---------------------------------------------------------------------------------------------
+// Error record: u32[8] = count, operation, index, value (2 words), limit (2 words), unused.
+// Nothing traps (a trap would end the CUDA context): the offending row is skipped and counted, the
+// first offender is kept, and the host reads the record when it wants to.
+
+enum Operation { WRITE_SLOT = 1, GATHER_BLOCK, FILL_BLOCK, COPY_BLOCK, PACK_BLOCK, UNPACK_BLOCK,
+                 MAP_REQUEST, MAP_POSITION };
+
+static __device__ void report(u32* err, u32 operation, u32 index, i64 value, i64 limit) {
+    if (atomicAdd(err, 1u) != 0u) return;
+    err[1] = operation;
+    err[2] = index;
+    err[3] = (u32)value;
+    err[4] = (u32)((u64)value >> 32);
+    err[5] = (u32)limit;
+    err[6] = (u32)((u64)limit >> 32);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Rows. V is the vector one lane moves: uint4 (16 bytes), u32, u16 or u8, whichever divides every
+// address involved.
+
+template <class V>
+static __device__ __forceinline__ void copy_row(u8* dst, const u8* src, u32 length) {
+#ifdef KV_HOST_FAST
+    __builtin_memcpy(dst, src, (u64)length * sizeof(V));
+#else
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < length; i += blockDim.x) ((V*)dst)[i] = ((const V*)src)[i];
+#endif
+}
+
+template <class V> static __device__ __forceinline__ V splat(u32 byte);
+template <> __device__ __forceinline__ u8 splat<u8>(u32 byte) { return (u8)byte; }
+template <> __device__ __forceinline__ u16 splat<u16>(u32 byte) { return (u16)(byte * 0x0101u); }
+template <> __device__ __forceinline__ u32 splat<u32>(u32 byte) { return byte * 0x01010101u; }
+template <> __device__ __forceinline__ uint4 splat<uint4>(u32 byte) {
+    u32 word = byte * 0x01010101u;
+    uint4 vector = {word, word, word, word};
+    return vector;
+}
+
+template <class V>
+static __device__ __forceinline__ void fill_row(u8* dst, u32 byte, u32 length) {
+#ifdef KV_HOST_FAST
+    __builtin_memset(dst, (int)byte, (u64)length * sizeof(V));
+#else
+    V vector = splat<V>(byte);
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < length; i += blockDim.x) ((V*)dst)[i] = vector;
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------
+// Numbers, on their bits. Float16 and bfloat16 are u16 here; fp8 codes are the low 8 bits of a u32.
+
+struct F32 { typedef float raw; };
+struct F16 { typedef u16 raw; };
+struct BF16 { typedef u16 raw; };
+
+static __device__ __forceinline__ float half_to_float(u32 half) {
+#ifdef __CUDA_ARCH__
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((u16)half));
+    return value;
+#else
+    u32 magnitude = half & 0x7fffu;
+    u32 normal = (magnitude << 13) + (112u << 23);            // bias 15 -> 127
+    u32 special = (magnitude << 13) + (224u << 23);           // inf and NaN: exponent 255
+    u32 subnormal = __float_as_uint((float)(int)magnitude * 5.9604644775390625e-8f);  // 2^-24
+    u32 bits = magnitude >= 0x7c00u ? special : magnitude < 0x0400u ? subnormal : normal;
+    return __uint_as_float(bits | (half & 0x8000u) << 16);
+#endif
+}
+
+static __device__ __forceinline__ u32 float_to_half(float value) {
+#ifdef __CUDA_ARCH__
+    u16 half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return half;
+#else
+    u32 bits = __float_as_uint(value), magnitude = bits & 0x7fffffffu;
+    u32 normal = ((magnitude + 0xfffu + (magnitude >> 13 & 1u)) >> 13) - (112u << 10);
+    u32 subnormal = __float_as_uint(__uint_as_float(magnitude) + 0.5f) - 0x3f000000u;  // units of 2^-24
+    u32 half = magnitude < 0x38800000u ? subnormal : normal;
+    half = magnitude >= 0x477ff000u ? 0x7c00u : half;         // 65,520 and more round to inf
+    half = magnitude > 0x7f800000u ? 0x7e00u : half;
+    return half | (bits >> 16 & 0x8000u);
+#endif
+}
+
+static __device__ __forceinline__ u32 float_to_bfloat(float value) {
+    u32 bits = __float_as_uint(value);
+    u32 rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded;
+}
+
+static __device__ __forceinline__ float decode(F32, float raw) { return raw; }
+static __device__ __forceinline__ float decode(F16, u16 raw) { return half_to_float(raw); }
+static __device__ __forceinline__ float decode(BF16, u16 raw) { return __uint_as_float((u32)raw << 16); }
+static __device__ __forceinline__ float encode(F32, float value) { return value; }
+static __device__ __forceinline__ u16 encode(F16, float value) { return (u16)float_to_half(value); }
+static __device__ __forceinline__ u16 encode(BF16, float value) { return (u16)float_to_bfloat(value); }
+
+// The two fp8 formats as data. MAX and MIN_NORMAL are float32 bits; MAGIC is the power of two whose
+// last float32 bit weighs one subnormal step, so that adding it rounds to nearest even.
+struct E4M3 { enum : u32 { SHIFT = 20, REBIAS = 120u << 3, MAX = 0x43e00000u /* 448 */,
+                           MIN_NORMAL = 0x3c800000u /* 2^-6 */, MAGIC = 0x46800000u /* 2^14 */,
+                           SUBNORMALS = 8, INFINITY_CODE = 0x80 /* none */, FIRST_NAN = 0x7f }; };
+struct E5M2 { enum : u32 { SHIFT = 21, REBIAS = 112u << 2, MAX = 0x47600000u /* 57,344 */,
+                           MIN_NORMAL = 0x38800000u /* 2^-14 */, MAGIC = 0x43000000u /* 2^7 */,
+                           SUBNORMALS = 4, INFINITY_CODE = 0x7c, FIRST_NAN = 0x7d }; };
+
+// |value| -> the 7 bits below the sign: clamped to MAX, rounded to nearest even, NaN kept (0x7f).
+template <class Format>
+static __device__ __forceinline__ u32 fp8_magnitude(float value) {
+    u32 magnitude = __float_as_uint(value) & 0x7fffffffu;
+    bool nan = magnitude > 0x7f800000u;
+    magnitude = magnitude < (u32)Format::MAX ? magnitude : (u32)Format::MAX;
+    u32 half = (1u << (Format::SHIFT - 1)) - 1u, odd = magnitude >> Format::SHIFT & 1u;
+    u32 normal = ((magnitude + half + odd) >> Format::SHIFT) - Format::REBIAS;
+    float magic = __uint_as_float(Format::MAGIC);
+    u32 subnormal = __float_as_uint(__uint_as_float(magnitude) + magic) - Format::MAGIC;
+    u32 code = magnitude < (u32)Format::MIN_NORMAL ? subnormal : normal;
+    return nan ? 0x7fu : code;
+}
+
+// Two values -> two codes in 16 bits, signs excluded from the software path.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890 && !defined(KV_SOFT_FP8)
+static __device__ __forceinline__ u32 fp8_pair(E4M3, float low, float high) {
+    u16 codes;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    return codes;
+}
+static __device__ __forceinline__ u32 fp8_pair(E5M2, float low, float high) {
+    u16 codes;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    return codes;
+}
+#else
+template <class Format>
+static __device__ __forceinline__ u32 fp8_pair(Format, float low, float high) {
+    return fp8_magnitude<Format>(low) | fp8_magnitude<Format>(high) << 8;
+}
+#endif
+
+template <class Format>
+static __device__ __forceinline__ float fp8_value(u32 code) {
+    u32 magnitude = code & 0x7fu;
+    u32 normal = (magnitude << Format::SHIFT) + ((Format::REBIAS) << Format::SHIFT);
+    float step = __uint_as_float(Format::MAGIC) * 1.1920928955078125e-7f;  // 2^-23
+    u32 subnormal = __float_as_uint((float)(int)magnitude * step);
+    u32 bits = magnitude < (u32)Format::SUBNORMALS ? subnormal : normal;
+    bits = magnitude == (u32)Format::INFINITY_CODE ? 0x7f800000u : bits;
+    bits = magnitude >= (u32)Format::FIRST_NAN ? 0x7fc00000u : bits;
+    return __uint_as_float(bits | (code & 0x80u) << 24);
+}
+
+// Division by the scale, correctly rounded, without a divide in the loop and without a branch:
+// both operands are first multiplied by the power of two that brings the scale near 1 (exact wherever
+// the quotient can still matter), then q = x * (1/s) is corrected by its exact residual (Markstein).
+// scale 0: x/0 (+-inf, so the maximum; 0/0 is NaN). scale inf: 0, and NaN for inf/inf. NaN: all NaN.
+struct Divisor { float power, value, inverse; u32 sign; };
+
+static __device__ __forceinline__ Divisor divisor_of(float scale) {
+    u32 bits = __float_as_uint(scale), exponent = bits >> 23 & 0xffu, fraction = bits & 0x7fffffu;
+    Divisor by;
+    by.sign = bits & 0x80000000u;
+    by.power = 1.0f;
+    by.value = 1.0f;
+    if (exponent == 0xffu) {
+        by.inverse = fraction ? __uint_as_float(0x7fc00000u) : 0.0f;
+    } else if (exponent == 0u && fraction == 0u) {
+        by.inverse = __uint_as_float(0x7f800000u);
+    } else {
+        u32 inverted = 254u - exponent;  // exponent field of 2^-k; kept a normal number on both ends
+        inverted = inverted < 1u ? 1u : inverted > 253u ? 253u : inverted;
+        by.power = __uint_as_float(inverted << 23);
+        by.value = exponent == 0u ? (float)(int)fraction * 1.1920928955078125e-7f  // fraction * 2^-149 * 2^126
+                                  : __uint_as_float(bits & 0x7fffffffu) * by.power;
+        by.inverse = 1.0f / by.value;
+    }
+    return by;
+}
+
+static __device__ __forceinline__ float divide(float x, Divisor by) {
+    float scaled = x * by.power;
+    float quotient = scaled * by.inverse;
+    float residual = __fmaf_rn(-quotient, by.value, scaled);
+    float corrected = __fmaf_rn(residual, by.inverse, quotient);
+    // Far above both maxima, and for inf and NaN, the residual means nothing.
+    u32 magnitude = __float_as_uint(quotient) & 0x7fffffffu;
+    return magnitude < 0x4e800000u /* 2^30 */ ? corrected : quotient;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Rows that change dtype: 8 elements a lane (16 bytes of a 16-bit dtype, 8 of fp8), or 1.
+
+static __device__ __forceinline__ void load8(float* out, const u8* from) {
+    uint4 a = ((const uint4*)from)[0], b = ((const uint4*)from)[1];
+    out[0] = __uint_as_float(a.x); out[1] = __uint_as_float(a.y);
+    out[2] = __uint_as_float(a.z); out[3] = __uint_as_float(a.w);
+    out[4] = __uint_as_float(b.x); out[5] = __uint_as_float(b.y);
+    out[6] = __uint_as_float(b.z); out[7] = __uint_as_float(b.w);
+}
+static __device__ __forceinline__ void load8(u16* out, const u8* from) {
+    uint4 a = ((const uint4*)from)[0];
+    out[0] = (u16)a.x; out[1] = (u16)(a.x >> 16); out[2] = (u16)a.y; out[3] = (u16)(a.y >> 16);
+    out[4] = (u16)a.z; out[5] = (u16)(a.z >> 16); out[6] = (u16)a.w; out[7] = (u16)(a.w >> 16);
+}
+static __device__ __forceinline__ void store8(u8* to, const float* in) {
+    uint4 a = {__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]), __float_as_uint(in[3])};
+    uint4 b = {__float_as_uint(in[4]), __float_as_uint(in[5]), __float_as_uint(in[6]), __float_as_uint(in[7])};
+    ((uint4*)to)[0] = a;
+    ((uint4*)to)[1] = b;
+}
+static __device__ __forceinline__ void store8(u8* to, const u16* in) {
+    uint4 a = {in[0] | (u32)in[1] << 16, in[2] | (u32)in[3] << 16, in[4] | (u32)in[5] << 16,
+               in[6] | (u32)in[7] << 16};
+    ((uint4*)to)[0] = a;
+}
+
+template <class From, class Format>
+static __device__ __forceinline__ u32 quantise2(typename From::raw low, typename From::raw high, Divisor by) {
+    float a = decode(From(), low), b = decode(From(), high);
+    // The sign is taken from x (and the scale), not from the quotient: a NaN keeps it that way on
+    // every device, as torch's cast does.
+    u32 sign_a = (__float_as_uint(a) ^ by.sign) >> 31, sign_b = (__float_as_uint(b) ^ by.sign) >> 31;
+    u32 codes = fp8_pair(Format(), divide(a, by), divide(b, by));
+    return codes | sign_a << 7 | sign_b << 15;
+}
+
+template <class From, class Format>
+static __device__ __forceinline__ u8 quantise1(typename From::raw x, Divisor by) {
+    return (u8)quantise2<From, Format>(x, x, by);
+}
+
+template <class From, class Format, int WIDTH>
+static __device__ __forceinline__ void quantise_row(u8* dst, const u8* src, u32 length, Divisor by) {
+    typedef typename From::raw Raw;
+#ifdef KV_HOST_FAST
+    const Raw* __restrict__ from = (const Raw*)src;
+    u8* __restrict__ to = dst;
+    for (u32 i = 0; i < length * WIDTH; ++i) {
+        float x = decode(From(), from[i]);
+        u32 sign = (__float_as_uint(x) ^ by.sign) >> 24 & 0x80u;
+        to[i] = (u8)(fp8_magnitude<Format>(divide(x, by)) | sign);
+    }
+#else
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < length; i += blockDim.x) {
+        if (WIDTH == 1) {
+            dst[i] = quantise1<From, Format>(((const Raw*)src)[i], by);
+        } else {
+            Raw x[8];
+            load8(x, src + (u64)i * 8u * sizeof(Raw));
+            uint2 codes = {quantise2<From, Format>(x[0], x[1], by) | quantise2<From, Format>(x[2], x[3], by) << 16,
+                           quantise2<From, Format>(x[4], x[5], by) | quantise2<From, Format>(x[6], x[7], by) << 16};
+            ((uint2*)dst)[i] = codes;
+        }
+    }
+#endif
+}
+
+template <class Format, class To, int WIDTH>
+static __device__ __forceinline__ void dequantise_row(u8* dst, const u8* src, u32 length, float scale) {
+    typedef typename To::raw Raw;
+#ifdef KV_HOST_FAST
+    const u8* __restrict__ from = src;
+    Raw* __restrict__ to = (Raw*)dst;
+    for (u32 i = 0; i < length * WIDTH; ++i) to[i] = encode(To(), fp8_value<Format>(from[i]) * scale);
+#else
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < length; i += blockDim.x) {
+        if (WIDTH == 1) {
+            ((Raw*)dst)[i] = encode(To(), fp8_value<Format>(src[i]) * scale);
+        } else {
+            uint2 codes = ((const uint2*)src)[i];
+            Raw y[8];
+            for (u32 j = 0; j < 4; ++j) {
+                y[j] = encode(To(), fp8_value<Format>(codes.x >> 8 * j & 0xffu) * scale);
+                y[j + 4] = encode(To(), fp8_value<Format>(codes.y >> 8 * j & 0xffu) * scale);
+            }
+            store8(dst + (u64)i * 8u * sizeof(Raw), y);
+        }
+    }
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------
+// write_kv (reshape_and_cache): token t of K (blockIdx.y 0) and V (1) goes to slots[t].
+// K and V differ in everything but their blocks: heads, widths, strides. The rows of MLA (latent and
+// rope part) are the same launch with two column ranges of one array.
+
+struct Side {
+    const u8* source;      // [T, H, row]
+    i64 source_token_stride, source_head_stride;
+    u8* cache;             // element (block 0, token 0, head 0)
+    i64 block_stride, token_stride, head_stride;
+    u32 num_heads, row_length;  // rows a token; vectors a row
+};
+
+#define SIDE_PARAMETERS(s)                                                                            \
+    const u8 *s##_source, i64 s##_source_token_stride, i64 s##_source_head_stride, u8 *s##_cache,     \
+        i64 s##_block_stride, i64 s##_token_stride, i64 s##_head_stride, i64 s##_num_heads,           \
+        i64 s##_row_length
+#define SIDE(s)                                                                                       \
+    Side { s##_source, s##_source_token_stride, s##_source_head_stride, s##_cache, s##_block_stride,  \
+           s##_token_stride, s##_head_stride, (u32)s##_num_heads, (u32)s##_row_length }
+#define WRITE_PARAMETERS                                                                              \
+    SIDE_PARAMETERS(k), SIDE_PARAMETERS(v), const i64 *slots, i64 num_tokens, i64 block_size,         \
+        i64 num_slots, u32 *err, const float *scales /* of K, of V */
+#define WRITE_SIDE blockIdx.y == 0 ? SIDE(k) : SIDE(v), slots, (u32)num_tokens, (u32)block_size, num_slots, err
+
+// What happens to one row: moved as it is, quantised, or dequantised.
+template <class V> struct Copy {
+    __device__ __forceinline__ void operator()(u8* dst, const u8* src, u32 length) const {
+        copy_row<V>(dst, src, length);
+    }
+};
+template <class From, class Format, int WIDTH> struct Quantise {
+    Divisor by;
+    __device__ __forceinline__ void operator()(u8* dst, const u8* src, u32 length) const {
+        quantise_row<From, Format, WIDTH>(dst, src, length, by);
+    }
+};
+template <class Format, class To, int WIDTH> struct Dequantise {
+    float scale;
+    __device__ __forceinline__ void operator()(u8* dst, const u8* src, u32 length) const {
+        dequantise_row<Format, To, WIDTH>(dst, src, length, scale);
+    }
+};
+
+template <class Move>
+static __device__ __forceinline__ void write_rows(Side side, const i64* slots, u32 num_tokens, u32 block_size,
+                                                  i64 num_slots, u32* err, Move move) {
+    u32 num_rows = num_tokens * side.num_heads;
+#pragma unroll 1
+    for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < num_rows; row += gridDim.x * blockDim.y) {
+        u32 token = row / side.num_heads, head = row - token * side.num_heads;
+        i64 slot = slots[token];
+        if (slot < 0) continue;  // padding
+        if (slot >= num_slots) {
+            if (head == 0 && threadIdx.x == 0 && blockIdx.y == 0)
+                report(err, WRITE_SLOT, token, slot, num_slots);
+            continue;
+        }
+        u32 block = (u32)slot / block_size, position = (u32)slot - block * block_size;
+        move(side.cache + block * side.block_stride + position * side.token_stride + head * side.head_stride,
+             side.source + token * side.source_token_stride + head * side.source_head_stride,
+             side.row_length);
+    }
+}
+
+#define WRITE_KERNEL(name, V) \
+    KV_KERNEL(name, WRITE_PARAMETERS) { write_rows(WRITE_SIDE, Copy<V>()); }
+WRITE_KERNEL(kv_write_v16, uint4)
+WRITE_KERNEL(kv_write_v4, u32)
+WRITE_KERNEL(kv_write_v2, u16)
+WRITE_KERNEL(kv_write_v1, u8)
+
+#define WRITE_FP8_KERNEL(name, From, Format, WIDTH)                                             \
+    KV_KERNEL(name, WRITE_PARAMETERS) {                                                         \
+        Quantise<From, Format, WIDTH> move = {divisor_of(scales[blockIdx.y])};         \
+        write_rows(WRITE_SIDE, move);                                                           \
+    }
+WRITE_FP8_KERNEL(kv_write_float16_fp8_e4m3_v8, F16, E4M3, 8)
+WRITE_FP8_KERNEL(kv_write_float16_fp8_e4m3_v1, F16, E4M3, 1)
+WRITE_FP8_KERNEL(kv_write_float16_fp8_e5m2_v8, F16, E5M2, 8)
+WRITE_FP8_KERNEL(kv_write_float16_fp8_e5m2_v1, F16, E5M2, 1)
+WRITE_FP8_KERNEL(kv_write_bfloat16_fp8_e4m3_v8, BF16, E4M3, 8)
+WRITE_FP8_KERNEL(kv_write_bfloat16_fp8_e4m3_v1, BF16, E4M3, 1)
+WRITE_FP8_KERNEL(kv_write_bfloat16_fp8_e5m2_v8, BF16, E5M2, 8)
+WRITE_FP8_KERNEL(kv_write_bfloat16_fp8_e5m2_v1, BF16, E5M2, 1)
+WRITE_FP8_KERNEL(kv_write_float32_fp8_e4m3_v8, F32, E4M3, 8)
+WRITE_FP8_KERNEL(kv_write_float32_fp8_e4m3_v1, F32, E4M3, 1)
+WRITE_FP8_KERNEL(kv_write_float32_fp8_e5m2_v8, F32, E5M2, 8)
+WRITE_FP8_KERNEL(kv_write_float32_fp8_e5m2_v1, F32, E5M2, 1)
+
+// ---------------------------------------------------------------------------------------------
+// gather: tokens [0, T) of one request, through its block table, to contiguous [T, H, row].
+// manager_block_size tokens stand behind one entry of the table; block_size is the view's own (kernel)
+// block size. A block that is not held (-1) or does not exist reads as zeros.
+
+#define GATHER_PARAMETERS                                                                              \
+    u8 *out, i64 out_row_stride, const u8 *cache, i64 block_stride, i64 token_stride, i64 head_stride, \
+        i64 num_heads, i64 row_length, i64 out_row_bytes, const int *block_table, i64 num_tokens,      \
+        i64 manager_block_size, i64 block_size, i64 num_slots, u32 *err, const float *scale
+#define GATHER_ARGUMENTS                                                                             \
+    out, out_row_stride, cache, block_stride, token_stride, head_stride, (u32)num_heads,             \
+        (u32)row_length, (u32)out_row_bytes, block_table, (u32)num_tokens, (u32)manager_block_size,  \
+        (u32)block_size, num_slots, err
+
+template <class Move>
+static __device__ __forceinline__ void gather_rows(u8* out, i64 out_row_stride, const u8* cache, i64 block_stride,
+                                                   i64 token_stride, i64 head_stride, u32 num_heads, u32 row_length,
+                                                   u32 out_row_bytes, const int* block_table, u32 num_tokens,
+                                                   u32 manager_block_size, u32 block_size, i64 num_slots, u32* err,
+                                                   Move move) {
+    u32 num_rows = num_tokens * num_heads;
+#pragma unroll 1
+    for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < num_rows; row += gridDim.x * blockDim.y) {
+        u32 token = row / num_heads, head = row - token * num_heads;
+        u32 index = token / manager_block_size, within = token - index * manager_block_size;
+        int held = block_table[index];
+        i64 slot = (i64)held * (i64)manager_block_size + within;
+        u8* to = out + row * out_row_stride;
+        if (held < 0 || slot >= num_slots) {
+            if (held >= 0 && within == 0 && head == 0 && threadIdx.x == 0)
+                report(err, GATHER_BLOCK, index, held, num_slots / manager_block_size);
+            fill_row<u8>(to, 0u, out_row_bytes);
+            continue;
+        }
+        u32 block = (u32)slot / block_size, position = (u32)slot - block * block_size;
+        move(to, cache + block * block_stride + position * token_stride + head * head_stride, row_length);
+    }
+}
+
+#define GATHER_KERNEL(name, V) \
+    KV_KERNEL(name, GATHER_PARAMETERS) { gather_rows(GATHER_ARGUMENTS, Copy<V>()); }
+GATHER_KERNEL(kv_gather_v16, uint4)
+GATHER_KERNEL(kv_gather_v4, u32)
+GATHER_KERNEL(kv_gather_v2, u16)
+GATHER_KERNEL(kv_gather_v1, u8)
+
+#define GATHER_FP8_KERNEL(name, Format, To, WIDTH)                          \
+    KV_KERNEL(name, GATHER_PARAMETERS) {                                    \
+        Dequantise<Format, To, WIDTH> move = {scale[0]};           \
+        gather_rows(GATHER_ARGUMENTS, move);                                \
+    }
+GATHER_FP8_KERNEL(kv_gather_fp8_e4m3_float16_v8, E4M3, F16, 8)
+GATHER_FP8_KERNEL(kv_gather_fp8_e4m3_float16_v1, E4M3, F16, 1)
+GATHER_FP8_KERNEL(kv_gather_fp8_e4m3_bfloat16_v8, E4M3, BF16, 8)
+GATHER_FP8_KERNEL(kv_gather_fp8_e4m3_bfloat16_v1, E4M3, BF16, 1)
+GATHER_FP8_KERNEL(kv_gather_fp8_e4m3_float32_v8, E4M3, F32, 8)
+GATHER_FP8_KERNEL(kv_gather_fp8_e4m3_float32_v1, E4M3, F32, 1)
+GATHER_FP8_KERNEL(kv_gather_fp8_e5m2_float16_v8, E5M2, F16, 8)
+GATHER_FP8_KERNEL(kv_gather_fp8_e5m2_float16_v1, E5M2, F16, 1)
+GATHER_FP8_KERNEL(kv_gather_fp8_e5m2_bfloat16_v8, E5M2, BF16, 8)
+GATHER_FP8_KERNEL(kv_gather_fp8_e5m2_bfloat16_v1, E5M2, BF16, 1)
+GATHER_FP8_KERNEL(kv_gather_fp8_e5m2_float32_v8, E5M2, F32, 8)
+GATHER_FP8_KERNEL(kv_gather_fp8_e5m2_float32_v1, E5M2, F32, 1)
+
+// ---------------------------------------------------------------------------------------------
+// Whole blocks of many views at once: fill, copy, pack, unpack. One page is outer x inner rows; the
+// table has one line of PAGE_COLUMNS i64 a view. blockIdx.z is the view, blockIdx.y walks the blocks.
+// packed byte of (view, i-th listed block, row r) = packed_offset + i * packed_stride + r * row bytes.
+
+enum PageColumn { OFFSET, BLOCK_STRIDE, NUM_BLOCKS, OUTER, OUTER_STRIDE, INNER, INNER_STRIDE,
+                  ROW_LENGTH, PACKED_OFFSET, PACKED_STRIDE, PAGE_COLUMNS };
+
+struct Page { i64 outer_stride, inner_stride; u32 num_rows, inner, row_length; };
+
+static __device__ __forceinline__ Page page_of(const i64* line) {
+    Page page = {line[OUTER_STRIDE], line[INNER_STRIDE], (u32)line[OUTER] * (u32)line[INNER],
+                 (u32)line[INNER], (u32)line[ROW_LENGTH]};
+    return page;
+}
+
+static __device__ __forceinline__ i64 row_offset(Page page, u32 row) {
+    u32 outer = row / page.inner;
+    return outer * page.outer_stride + (row - outer * page.inner) * page.inner_stride;
+}
+
+// Is block a block of this view? A negative id is padding; one past the end is reported once a view.
+static __device__ __forceinline__ bool usable(const i64* line, i64 block, u32* err, u32 operation, u32 index) {
+    if (block < 0) return false;
+    if (block < line[NUM_BLOCKS]) return true;
+    if (blockIdx.x == 0 && threadIdx.x == 0 && threadIdx.y == 0)
+        report(err, operation, index, block, line[NUM_BLOCKS]);
+    return false;
+}
+
+#define FOR_EACH_ROW(page)                                                                            \
+    _Pragma("unroll 1") for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < page.num_rows;    \
+                             row += gridDim.x * blockDim.y)
+
+template <class V>
+static __device__ __forceinline__ void fill_pages(u8* base, const i64* table, const i64* blocks, u32 num_blocks,
+                                                  u32 byte, u32* err) {
+    const i64* line = table + blockIdx.z * PAGE_COLUMNS;
+    Page page = page_of(line);
+#pragma unroll 1
+    for (u32 i = blockIdx.y; i < num_blocks; i += gridDim.y) {
+        if (!usable(line, blocks[i], err, FILL_BLOCK, i)) continue;
+        u8* to = base + line[OFFSET] + blocks[i] * line[BLOCK_STRIDE];
+        FOR_EACH_ROW(page) fill_row<V>(to + row_offset(page, row), byte, page.row_length);
+    }
+}
+
+// pairs: [num_pairs, 2] = source, destination. No destination is another pair's source (the launcher
+// refuses that), so the order of the pairs is free.
+template <class V>
+static __device__ __forceinline__ void copy_pages(u8* base, const i64* table, const i64* pairs, u32 num_pairs,
+                                                  u32* err) {
+    const i64* line = table + blockIdx.z * PAGE_COLUMNS;
+    Page page = page_of(line);
+#pragma unroll 1
+    for (u32 i = blockIdx.y; i < num_pairs; i += gridDim.y) {
+        i64 source = pairs[2 * i], destination = pairs[2 * i + 1];
+        if (!usable(line, source, err, COPY_BLOCK, i)) continue;
+        if (!usable(line, destination, err, COPY_BLOCK, i)) continue;
+        u8* from = base + line[OFFSET] + source * line[BLOCK_STRIDE];
+        u8* to = base + line[OFFSET] + destination * line[BLOCK_STRIDE];
+        FOR_EACH_ROW(page) copy_row<V>(to + row_offset(page, row), from + row_offset(page, row), page.row_length);
+    }
+}
+
+template <class V, bool PACK>
+static __device__ __forceinline__ void move_pages(u8* base, const i64* table, u8* packed, const i64* blocks,
+                                                  u32 num_blocks, u32* err) {
+    const i64* line = table + blockIdx.z * PAGE_COLUMNS;
+    Page page = page_of(line);
+#pragma unroll 1
+    for (u32 i = blockIdx.y; i < num_blocks; i += gridDim.y) {
+        if (!usable(line, blocks[i], err, PACK ? PACK_BLOCK : UNPACK_BLOCK, i)) continue;
+        u8* paged = base + line[OFFSET] + blocks[i] * line[BLOCK_STRIDE];
+        u8* flat = packed + line[PACKED_OFFSET] + i * line[PACKED_STRIDE];
+        FOR_EACH_ROW(page) {
+            u8* in_page = paged + row_offset(page, row);
+            u8* in_flat = flat + (i64)row * ((i64)page.row_length * (i64)sizeof(V));
+            copy_row<V>(PACK ? in_flat : in_page, PACK ? in_page : in_flat, page.row_length);
+        }
+    }
+}
+
+#define PAGE_KERNELS(suffix, V)                                                                         \
+    KV_KERNEL(kv_fill_##suffix, u8* base, const i64* table, const i64* blocks, i64 num_blocks, i64 byte,\
+              u32* err) {                                                                               \
+        fill_pages<V>(base, table, blocks, (u32)num_blocks, (u32)byte, err);                            \
+    }                                                                                                   \
+    KV_KERNEL(kv_copy_##suffix, u8* base, const i64* table, const i64* pairs, i64 num_pairs, u32* err) {\
+        copy_pages<V>(base, table, pairs, (u32)num_pairs, err);                                         \
+    }                                                                                                   \
+    KV_KERNEL(kv_pack_##suffix, u8* base, const i64* table, u8* packed, const i64* blocks,              \
+              i64 num_blocks, u32* err) {                                                               \
+        move_pages<V, true>(base, table, packed, blocks, (u32)num_blocks, err);                         \
+    }                                                                                                   \
+    KV_KERNEL(kv_unpack_##suffix, u8* base, const i64* table, u8* packed, const i64* blocks,            \
+              i64 num_blocks, u32* err) {                                                               \
+        move_pages<V, false>(base, table, packed, blocks, (u32)num_blocks, err);                        \
+    }
+PAGE_KERNELS(v16, uint4)
+PAGE_KERNELS(v4, u32)
+PAGE_KERNELS(v2, u16)
+PAGE_KERNELS(v1, u8)
+
+// ---------------------------------------------------------------------------------------------
+// slot_mapping: slot of token t = block_table[request[t], position[t] / N] * N + position[t] % N.
+// A negative request or position is padding (-1); a block that is not held gives -1; past the end is
+// reported and gives -1, so that a wrong table never becomes an address.
+
+KV_KERNEL(kv_slot_mapping, i64* slots, const int* block_table, i64 table_stride /* entries */,
+          const i64* request, const i64* position, i64 num_tokens, i64 num_requests, i64 max_blocks,
+          i64 block_size, u32* err) {
+    u32 size = (u32)block_size;
+#pragma unroll 1
+    for (u32 t = blockIdx.x * blockDim.x + threadIdx.x; t < (u32)num_tokens; t += gridDim.x * blockDim.x) {
+        i64 row = request[t], at = position[t], slot = -1;
+        if (row < 0 || at < 0) {
+        } else if (row >= num_requests) {
+            report(err, MAP_REQUEST, t, row, num_requests);
+        } else if (at >= max_blocks * block_size) {
+            report(err, MAP_POSITION, t, at, max_blocks * block_size);
+        } else {
+            u32 index = (u32)at / size;
+            int held = block_table[row * table_stride + index];
+            if (held >= 0) slot = (i64)held * block_size + ((u32)at - index * size);
+        }
+        slots[t] = slot;
+    }
+}
