@@ -1,0 +1,143 @@
+"""The contract of a family: what a config.json of it says, and what it leaves to the class.
+
+A published config.json is sparse: keys equal to the class's default are missing, and a missing key
+and a null one may mean opposite things (Mistral's sliding_window). So a family names its class's
+defaults, and a `Config` keeps the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.models.base import CacheGeometry
+
+PROBE_HINT = "model.probe=true asks transformers instead"
+
+
+def unreadable(key: str, expected: str, got: object, knob: str = PROBE_HINT) -> ConfigError:
+    """The error of a config.json that this reader will not guess about."""
+    return ConfigError(Problem(f"config.json: {key}", expected, str(got), knob))
+
+
+class Config:
+    """A config.json with its class's defaults and its own names for standard keys.
+
+    aliases: standard name -> the name in the file ({"hidden_size": "n_embd"}); the standard name is
+    understood, too.
+    """
+
+    def __init__(
+        self,
+        raw: Mapping[str, Any],
+        defaults: Mapping[str, Any] | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self.raw, self.defaults, self.aliases = raw, defaults or {}, aliases or {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The file's value, null included; else the class's default; else `default`."""
+        for name in (self.aliases.get(key, key), key):
+            if name in self.raw:
+                return self.raw[name]
+        return self.defaults.get(key, default)
+
+    def having(self, **values: Any) -> Config:
+        """The same file with other values under standard keys."""
+        renamed = {self.aliases.get(key, key): value for key, value in values.items()}
+        return Config({**self.raw, **renamed}, self.defaults, self.aliases)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A whole number of at least 1; a null or missing key gives `default`, if there is one."""
+        value = self.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            got = "nothing" if value is None else repr(value)
+            raise unreadable(self.aliases.get(key, key), "a whole number of at least 1", got)
+        return int(value)
+
+    def flag(self, key: str) -> bool:
+        return bool(self.get(key, False))
+
+    # The sizes that every family has.
+    @property
+    def hidden_size(self) -> int:
+        return self.count("hidden_size")
+
+    @property
+    def num_layers(self) -> int:
+        return self.count("num_hidden_layers")
+
+    @property
+    def num_heads(self) -> int:
+        return self.count("num_attention_heads")
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Without the key, or null: one for every query head."""
+        return self.count("num_key_value_heads", self.num_heads)
+
+    @property
+    def head_size(self) -> int:
+        """Without the key, or null: hidden_size / heads. Many files need the key: never divide."""
+        return self.count("head_dim", self.hidden_size // self.num_heads)
+
+    @property
+    def intermediate_size(self) -> int:
+        return self.count("intermediate_size")
+
+    @property
+    def context_length(self) -> int:
+        """Tokens. Scaled rope stretches it, unless the file counts the stretched length already."""
+        length, rope = self.count("max_position_embeddings"), self.get("rope_scaling") or {}
+        kind = rope.get("rope_type", rope.get("type", ""))
+        if kind not in ("linear", "dynamic", "yarn") or not rope.get("factor"):
+            return length
+        trained = rope.get("original_max_position_embeddings") if kind == "yarn" else None
+        return max(length, round((trained or length) * rope["factor"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """`count` equal tensors of `shape` (experts).
+
+    layer: index, or None outside the layers, where `last` tells the end of the model (final norm,
+    head) from its start (embeddings). split: the axis that tensor parallelism divides (None: every
+    rank holds all of it), in at most `parts` pieces (K/V heads). linear: a matrix that quantisers
+    convert.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    count: int = 1
+    layer: int | None = None
+    last: bool = False
+    split: int | None = None
+    parts: int | None = None
+    linear: bool = False
+
+    @property
+    def num_parameters(self) -> int:
+        return self.count * prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How to read one model_type. caches: what every layer stores. weights: every parameter.
+
+    defaults: what the class supplies for keys that files leave out. encoder_tokens: encoder output
+    tokens a request attends to. ssm_dtype: of the recurrent state, where the family fixes it.
+    """
+
+    caches: Callable[[Config], list[CacheGeometry]]
+    weights: Callable[[Config], list[Weight]]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    encoder_tokens: Callable[[Config], int] = lambda config: 0
+    ssm_dtype: str | None = None
+
+    def config(self, raw: Mapping[str, Any]) -> Config:
+        return Config(raw, self.defaults, self.aliases)

@@ -1,0 +1,88 @@
+"""Caches by kind of layer, as files name the kinds, and states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.base import Config, unreadable
+
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+
+
+def every_nth_full(config: Config, n: int) -> list[str]:
+    """n - 1 sliding layers, then a full one, and so on; an unfinished round ends on sliding."""
+    return [FULL if (i + 1) % n == 0 else SLIDING for i in range(config.num_layers)]
+
+
+def layer_types(config: Config, derived: Sequence[str]) -> list[str]:
+    """The file's layer_types where it has them, else the ones its class derives."""
+    types = config.get("layer_types")
+    types = list(derived) if types is None else list(types)
+    if len(types) != config.num_layers:
+        expected = f"{config.num_layers} entries (num_hidden_layers)"
+        raise unreadable("layer_types", expected, len(types))
+    return types
+
+
+def attention_cache(
+    config: Config,
+    layer: int,
+    kind: str = FULL,
+    *,
+    prefix: str = "model.layers",
+    name: str = "self_attn.attn",
+) -> CacheGeometry:
+    """The K/V cache of one layer. A window or chunk that is off, or spans the context, is full."""
+    spec, bound = _BOUNDS.get(kind, (None, None))
+    if spec is None:
+        raise unreadable("layer_types", f"one of {', '.join(_BOUNDS)}", f"'{kind}'")
+    fields: dict[str, Any] = {
+        "num_kv_heads": config.num_kv_heads,
+        "head_size": config.head_size,
+    }
+    size = config.get(bound) if bound else None
+    if bound and size and size < config.context_length:
+        fields[bound] = size
+    else:
+        spec = "full"
+    return CacheGeometry(name=f"{prefix}.{layer}.{name}", layer=layer, spec=spec, fields=fields)
+
+
+_BOUNDS = {
+    FULL: ("full", None),
+    SLIDING: ("sliding", "sliding_window"),
+    CHUNKED: ("chunked", "attention_chunk_size"),
+}
+
+
+def attention_caches(
+    config: Config,
+    types: Iterable[str] | None = None,
+    prefix: str = "model.layers",
+    name: str = "self_attn.attn",
+) -> list[CacheGeometry]:
+    """One K/V cache a layer; without types, all of them full."""
+    types = [FULL] * config.num_layers if types is None else types
+    return [
+        attention_cache(config, i, kind, prefix=prefix, name=name) for i, kind in enumerate(types)
+    ]
+
+
+def state_cache(
+    layer: int,
+    name: str,
+    mamba_type: str,
+    states: dict[str, list[int]],
+    num_groups: int | None = None,
+    prefix: str = "model.layers",
+) -> CacheGeometry:
+    """A fixed-size state; `states` maps a name to its shape, channels or heads first."""
+    fields: dict[str, Any] = {
+        "mamba_type": mamba_type,
+        "states": [{"name": state, "shape": shape} for state, shape in states.items()],
+    }
+    if num_groups is not None:
+        fields["num_groups"] = num_groups
+    return CacheGeometry(name=f"{prefix}.{layer}.{name}", layer=layer, spec="mamba", fields=fields)

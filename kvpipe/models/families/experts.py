@@ -1,0 +1,241 @@
+"""Mixtures of experts: the cache is that of their attention, the weights are mostly experts.
+
+Mixtral (arXiv:2401.04088), Qwen2/3-MoE, GLM-4.5, gpt-oss (arXiv:2508.10925), Llama 4.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.base import Config, Family, Weight, unreadable
+from kvpipe.models.families.caches import (
+    CHUNKED,
+    FULL,
+    attention_caches,
+    every_nth_full,
+    layer_types,
+)
+from kvpipe.models.families.llama import (
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    full_caches,
+    one_window_caches,
+    optional_window_caches,
+)
+from kvpipe.models.families.weights import attention, decoder, linear, mlp, norms, router, vector
+
+
+# --- caches ----------------------------------------------------------------------------------
+def alternating_caches(config: Config) -> list[CacheGeometry]:
+    return attention_caches(config, layer_types(config, every_nth_full(config, 2)))
+
+
+def llama4_caches(config: Config) -> list[CacheGeometry]:
+    """A layer with rope attends in chunks, one without to everything."""
+    rope = config.get("no_rope_layers")  # 1: this layer HAS rope; [] in published files
+    interval = config.count("no_rope_layer_interval")
+    rope = rope or [int((i + 1) % interval != 0) for i in range(config.num_layers)]
+    if len(rope) != config.num_layers:
+        raise unreadable("no_rope_layers", f"{config.num_layers} entries", len(rope))
+    return attention_caches(config, layer_types(config, [CHUNKED if r else FULL for r in rope]))
+
+
+# --- weights ---------------------------------------------------------------------------------
+def routed(config: Config, layer: int, number: int, width: int) -> list[Weight]:
+    """A router and `number` gated experts of `width`."""
+    return [
+        *router(config, layer, number),
+        *mlp(config, layer, width, name="mlp.experts", count=number),
+    ]
+
+
+def mixtral_block(config: Config, layer: int) -> list[Weight]:
+    return [
+        *attention(config, layer),
+        *routed(config, layer, config.count("num_local_experts"), config.intermediate_size),
+        *norms(config, layer),
+    ]
+
+
+def is_sparse(config: Config, layer: int) -> bool:
+    """Qwen: every decoder_sparse_step-th layer has experts, but for mlp_only_layers."""
+    step = config.count("decoder_sparse_step", 1)
+    return layer not in (config.get("mlp_only_layers") or []) and (layer + 1) % step == 0
+
+
+def shared_expert(config: Config, layer: int) -> list[Weight]:
+    """Qwen's expert that every token visits, weighed by a gate of its own."""
+    width = config.count("shared_expert_intermediate_size")
+    return [
+        *mlp(config, layer, width, name="mlp.shared_expert"),
+        *linear("mlp.shared_expert_gate", 1, config.hidden_size, layer=layer, quantized=False),
+    ]
+
+
+def qwen_experts(config: Config, layer: int, *, shared: bool) -> list[Weight]:
+    if not is_sparse(config, layer):
+        return mlp(config, layer, config.intermediate_size)
+    number, width = config.count("num_experts"), config.count("moe_intermediate_size")
+    return [
+        *routed(config, layer, number, width),
+        *(shared_expert(config, layer) if shared else []),
+    ]
+
+
+def qwen2_moe_block(config: Config, layer: int) -> list[Weight]:
+    bias = bool(config.get("qkv_bias", True))
+    return [
+        *attention(config, layer, bias=bias, o_bias=False),
+        *qwen_experts(config, layer, shared=True),
+        *norms(config, layer),
+    ]
+
+
+def qwen3_moe_block(config: Config, layer: int) -> list[Weight]:
+    return [
+        *attention(config, layer, bias=config.flag("attention_bias"), qk_norm=True),
+        *qwen_experts(config, layer, shared=False),
+        *norms(config, layer),
+    ]
+
+
+def glm4_moe_block(config: Config, layer: int) -> list[Weight]:
+    """Dense layers first; the router's correction bias is a buffer, not a parameter."""
+    bias, qk_norm = config.flag("attention_bias"), config.flag("use_qk_norm")
+    return [
+        *attention(config, layer, bias=bias, o_bias=False, qk_norm=qk_norm),
+        *dense_then_experts(config, layer),
+        *norms(config, layer),
+    ]
+
+
+def dense_then_experts(config: Config, layer: int) -> list[Weight]:
+    """DeepSeek's way: first_k_dense_replace dense layers, then routed and shared experts."""
+    if layer < (config.get("first_k_dense_replace") or 0) or not config.get("n_routed_experts"):
+        return mlp(config, layer, config.intermediate_size)
+    width, shared = config.count("moe_intermediate_size"), config.get("n_shared_experts")
+    return [
+        *routed(config, layer, config.count("n_routed_experts"), width),
+        *(mlp(config, layer, width * shared, name="mlp.shared_experts") if shared else []),
+    ]
+
+
+def gpt_oss_block(config: Config, layer: int) -> list[Weight]:
+    """Biases everywhere, and a learnt sink a head. Experts are stored [experts, in, out]."""
+    number = config.count("num_local_experts")
+    return [
+        *attention(config, layer, bias=bool(config.get("attention_bias", True))),
+        vector("self_attn.sinks", config.num_heads, layer=layer, split=0),
+        *router(config, layer, number, name="mlp.router"),
+        vector("mlp.router.bias", number, layer=layer),
+        *mlp(config, layer, config.intermediate_size, name="mlp.experts", count=number, bias=True),
+        *norms(config, layer),
+    ]
+
+
+def llama4_block(config: Config, layer: int) -> list[Weight]:
+    """Experts beside one shared expert, every interleave_moe_layer_step-th layer."""
+    number, width = config.count("num_local_experts"), config.intermediate_size
+    listed = config.get("moe_layers")
+    step = config.count("interleave_moe_layer_step")
+    sparse = layer in listed if listed else (layer + 1) % step == 0
+    dense = mlp(config, layer, config.count("intermediate_size_mlp"))
+    experts = [
+        *routed(config, layer, number, width),
+        *mlp(config, layer, width, name="mlp.shared_expert"),
+    ]
+    return [
+        *attention(config, layer, bias=config.flag("attention_bias")),
+        *(experts if sparse else dense),
+        *norms(config, layer),
+    ]
+
+
+MIXTRAL = MISTRAL | {"sliding_window": None, "num_local_experts": 8}
+QWEN2_MOE = QWEN2 | {
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_experts": 60,
+}
+QWEN3_MOE = QWEN2_MOE | {
+    "intermediate_size": 6144,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+}
+GLM4_MOE = LLAMA | {
+    "vocab_size": 151552,
+    "intermediate_size": 10944,
+    "num_hidden_layers": 46,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+GPT_OSS = {
+    "vocab_size": 201088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 128,
+    "sliding_window": 128,
+    "max_position_embeddings": 131072,
+}
+LLAMA4 = {
+    "vocab_size": 202048,
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "num_local_experts": 16,
+    "interleave_moe_layer_step": 1,
+    "no_rope_layer_interval": 4,
+    "attention_chunk_size": 8192,
+}
+
+FAMILIES = {
+    "mixtral": Family(
+        caches=one_window_caches, weights=partial(decoder, block=mixtral_block), defaults=MIXTRAL
+    ),
+    "qwen2_moe": Family(
+        caches=optional_window_caches,
+        weights=partial(decoder, block=qwen2_moe_block),
+        defaults=QWEN2_MOE,
+    ),
+    "qwen3_moe": Family(
+        caches=optional_window_caches,
+        weights=partial(decoder, block=qwen3_moe_block),
+        defaults=QWEN3_MOE,
+        aliases={"num_experts": "num_local_experts"},
+    ),
+    "glm4_moe": Family(
+        caches=full_caches, weights=partial(decoder, block=glm4_moe_block), defaults=GLM4_MOE
+    ),
+    "gpt_oss": Family(
+        caches=alternating_caches,
+        weights=partial(decoder, block=gpt_oss_block),
+        defaults=GPT_OSS,
+        aliases={"num_local_experts": "num_experts"},
+    ),
+    "llama4_text": Family(
+        caches=llama4_caches, weights=partial(decoder, block=llama4_block), defaults=LLAMA4
+    ),
+}

@@ -1,0 +1,198 @@
+"""Llama and what descends from it: full or sliding attention, gated MLPs, RMS norms.
+
+Llama (arXiv:2302.13971), Mistral (arXiv:2310.06825), Qwen2/3, Granite, GLM-4, Phi-3, OLMo 2/3,
+Command-R. Where they differ is biases, norms and which layers slide.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.base import Config, Family, Weight
+from kvpipe.models.families.caches import (
+    FULL,
+    SLIDING,
+    attention_caches,
+    every_nth_full,
+    layer_types,
+)
+from kvpipe.models.families.weights import attention, decoder, mlp, norm, norms
+
+
+# --- caches ----------------------------------------------------------------------------------
+def full_caches(config: Config) -> list[CacheGeometry]:
+    return attention_caches(config)
+
+
+def one_window_caches(config: Config) -> list[CacheGeometry]:
+    """Every layer slides where sliding_window is set."""
+    return attention_caches(config, layer_types(config, [SLIDING] * config.num_layers))
+
+
+def optional_window_caches(config: Config) -> list[CacheGeometry]:
+    """Qwen: no window unless use_sliding_window; then the FIRST max_window_layers are full."""
+    first = config.get("max_window_layers", 28) if config.flag("use_sliding_window") else None
+    derived = [
+        SLIDING if first is not None and i >= first else FULL for i in range(config.num_layers)
+    ]
+    types = layer_types(config, derived)
+    return attention_caches(config, types if first is not None else [FULL] * len(types))
+
+
+def every_fourth_full_caches(config: Config) -> list[CacheGeometry]:
+    pattern = config.count("sliding_window_pattern", 4)
+    return attention_caches(config, layer_types(config, every_nth_full(config, pattern)))
+
+
+# --- weights ---------------------------------------------------------------------------------
+def llama_block(config: Config, layer: int, *, qk_norm: bool = False) -> list[Weight]:
+    return [
+        *attention(config, layer, bias=config.flag("attention_bias"), qk_norm=qk_norm),
+        *mlp(config, layer, config.intermediate_size, bias=config.flag("mlp_bias")),
+        *norms(config, layer),
+    ]
+
+
+def qkv_bias_block(config: Config, layer: int) -> list[Weight]:
+    """Biases on q, k and v whatever the file says, none on o (Qwen2; GLM-4 by default)."""
+    bias = bool(config.get("attention_bias", True))
+    return [
+        *attention(config, layer, bias=bias, o_bias=False),
+        *mlp(config, layer, config.intermediate_size),
+        *norms(config, layer),
+    ]
+
+
+def starcoder2_block(config: Config, layer: int) -> list[Weight]:
+    bias = bool(config.get("use_bias", True))
+    return [
+        *attention(config, layer, bias=bias),
+        *mlp(config, layer, config.intermediate_size, gated=False, bias=bias),
+        *norms(config, layer, bias=True),
+    ]
+
+
+def cohere_block(config: Config, layer: int) -> list[Weight]:
+    """Attention and MLP side by side under one norm; Command-R+ norms every head of q, k."""
+    kv, size = config.num_kv_heads, config.head_size
+    widths = {"q_norm": config.num_heads * size, "k_norm": kv * size}  # a weight a head
+    whole = [n for name, width in widths.items() for n in norm(name, width, layer=layer)]
+    return [
+        *attention(config, layer, bias=config.flag("attention_bias")),
+        *mlp(config, layer, config.intermediate_size),
+        *norms(config, layer, 1),
+        *(whole if config.flag("use_qk_norm") else []),
+    ]
+
+
+def olmo2_block(config: Config, layer: int) -> list[Weight]:
+    """Norms of the whole q and k, and two after the sub-layers."""
+    q_width, kv_width = (n * config.head_size for n in (config.num_heads, config.num_kv_heads))
+    return [
+        *llama_block(config, layer),
+        *norm("self_attn.q_norm", q_width, layer=layer),
+        *norm("self_attn.k_norm", kv_width, layer=layer),
+    ]
+
+
+llama = partial(decoder, block=llama_block)
+qk_normed = partial(decoder, block=partial(llama_block, qk_norm=True))
+qkv_biased = partial(decoder, block=qkv_bias_block)
+cohere = partial(decoder, block=cohere_block)
+olmo2 = partial(decoder, block=olmo2_block)
+
+LLAMA = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+}
+MISTRAL = LLAMA | {
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,  # a missing key means 8, whatever the number of heads
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,  # a missing key slides, a null one does not
+}
+QWEN2 = LLAMA | {
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 28,
+}
+PHI3 = LLAMA | {
+    "vocab_size": 32064,
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 4096,
+}
+GLM = LLAMA | {
+    "vocab_size": 151552,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+}
+STARCODER2 = {
+    "vocab_size": 49152,
+    "hidden_size": 3072,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+}
+COHERE = {
+    "vocab_size": 256000,
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 64,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+OLMO2 = LLAMA | {"vocab_size": 50304}
+
+FAMILIES = {
+    "llama": Family(caches=full_caches, weights=llama, defaults=LLAMA),
+    "granite": Family(caches=full_caches, weights=llama, defaults=LLAMA),
+    "mistral": Family(caches=one_window_caches, weights=llama, defaults=MISTRAL),
+    "ministral3": Family(
+        caches=one_window_caches,
+        weights=llama,
+        defaults=MISTRAL
+        | {
+            "vocab_size": 131072,
+            "num_hidden_layers": 34,
+            "head_dim": 128,
+            "max_position_embeddings": 262144,
+            "sliding_window": None,
+        },
+    ),
+    "qwen2": Family(caches=optional_window_caches, weights=qkv_biased, defaults=QWEN2),
+    "qwen3": Family(
+        caches=optional_window_caches, weights=qk_normed, defaults=QWEN2 | {"head_dim": 128}
+    ),
+    "phi3": Family(caches=one_window_caches, weights=llama, defaults=PHI3),
+    "glm": Family(caches=full_caches, weights=qkv_biased, defaults=GLM),
+    "starcoder2": Family(
+        caches=one_window_caches,
+        weights=partial(decoder, block=starcoder2_block, norm_bias=True),
+        defaults=STARCODER2,
+    ),
+    "cohere": Family(caches=full_caches, weights=cohere, defaults=COHERE),
+    "cohere2": Family(
+        caches=every_fourth_full_caches,
+        weights=cohere,
+        defaults=COHERE | {"head_dim": 128, "sliding_window": 4096},
+    ),
+    "olmo2": Family(caches=full_caches, weights=olmo2, defaults=OLMO2),
+    "olmo3": Family(
+        caches=every_fourth_full_caches, weights=olmo2, defaults=OLMO2 | {"sliding_window": 4096}
+    ),
+}

@@ -1,0 +1,113 @@
+"""Nemotron-H (arXiv:2504.03624): one mixer a layer, a state, attention, an MLP or experts."""
+
+from __future__ import annotations
+
+from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.base import Config, Family, Weight, unreadable
+from kvpipe.models.families.caches import FULL, attention_cache, state_cache
+from kvpipe.models.families.hybrid import (
+    NOTHING,
+    attends,
+    kinds,
+    mamba2_shapes,
+    mixer2,
+)
+from kvpipe.models.families.weights import attention, decoder, mlp, norms, router
+
+# The letters of hybrid_override_pattern, and the four layers of the class's default.
+DEFAULT_KINDS = ("linear_attention", "moe", FULL, "mlp")
+PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
+
+def nemotron_kinds(config: Config) -> list[str]:
+    pattern = config.get("hybrid_override_pattern")
+    if pattern is None:
+        return kinds(config, DEFAULT_KINDS)
+    unknown = set(pattern) - set(PATTERN)
+    if unknown:
+        expected = f"letters {' '.join(PATTERN)}"
+        raise unreadable("hybrid_override_pattern", expected, " ".join(sorted(unknown)))
+    return kinds(config, [PATTERN[letter] for letter in pattern])
+
+
+def nemotron_sizes(config: Config) -> Config:
+    names = {
+        "mamba_n_heads": "mamba_num_heads",
+        "mamba_d_head": "mamba_head_dim",
+        "mamba_d_state": "ssm_state_size",
+        "mamba_n_groups": "n_groups",
+        "mamba_d_conv": "conv_kernel",
+    }
+    sizes = {standard: config.count(name) for standard, name in names.items()}
+    pattern = config.get("hybrid_override_pattern")
+    layers = {} if pattern is None else {"num_hidden_layers": len(pattern)}
+    return config.having(**sizes, **layers, mamba_conv_bias=config.get("use_conv_bias", True))
+
+
+def nemotron_caches(config: Config) -> list[CacheGeometry]:
+    config = nemotron_sizes(config)
+    shapes, groups = mamba2_shapes(config), config.count("mamba_n_groups")
+    prefix = "backbone.layers"
+    return [
+        attention_cache(config, i, prefix=prefix, name="mixer.attn")
+        if attends(kind)
+        else state_cache(i, "mixer", "mamba2", shapes, groups, prefix=prefix)
+        for i, kind in enumerate(nemotron_kinds(config))
+        if kind not in NOTHING
+    ]
+
+
+def nemotron_experts(config: Config, layer: int) -> list[Weight]:
+    number, width = config.count("n_routed_experts"), config.count("moe_intermediate_size")
+    shared = config.count("moe_shared_expert_intermediate_size")
+    return [
+        *router(config, layer, number),
+        *mlp(config, layer, width, gated=False, name="mixer.experts", count=number),
+        *mlp(config, layer, shared, gated=False, name="mixer.shared_experts"),
+    ]
+
+
+def nemotron_block(config: Config, layer: int) -> list[Weight]:
+    kind, bias = nemotron_kinds(config)[layer], config.flag("mlp_bias")
+    if kind == "moe":
+        mixer = nemotron_experts(config, layer)
+    elif kind == "mlp":
+        mixer = mlp(config, layer, config.intermediate_size, gated=False, bias=bias)
+    elif attends(kind):
+        mixer = attention(config, layer, bias=config.flag("attention_bias"))
+    else:
+        mixer = mixer2(config, layer, name="mixer")
+    return [*mixer, *norms(config, layer, 1)]
+
+
+def nemotron_weights(config: Config) -> list[Weight]:
+    return decoder(nemotron_sizes(config), nemotron_block)
+
+
+NEMOTRON_H = {
+    "vocab_size": 131072,
+    "hidden_size": 4096,
+    "intermediate_size": 21504,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 4096,
+    "ssm_state_size": 128,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 7688,
+    "moe_shared_expert_intermediate_size": 7688,
+}
+
+FAMILIES = {
+    "nemotron_h": Family(
+        caches=nemotron_caches,
+        weights=nemotron_weights,
+        defaults=NEMOTRON_H,
+        ssm_dtype="float32",
+    ),
+}

@@ -1,0 +1,93 @@
+"""Zamba2 (arXiv:2411.15242): states everywhere, and one attention block for all hybrid layers."""
+
+from __future__ import annotations
+
+from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.base import Config, Family, Weight, unreadable
+from kvpipe.models.families.hybrid import (
+    attends,
+    kinds,
+    mamba2_hybrid_caches,
+    mixer2,
+)
+from kvpipe.models.families.weights import decoder, linear, mlp, norms, qkv, vector
+
+
+def zamba2_kinds(config: Config) -> list[str]:
+    hybrid = config.get("hybrid_layer_ids") or [6, 12, 18, 24, 30, 36, 42, 47, 51]
+    return kinds(config, ["hybrid" if i in hybrid else "mamba" for i in range(config.num_layers)])
+
+
+def zamba2_sizes(config: Config) -> Config:
+    """Heads of attention are twice as wide, those of Mamba are what its channels leave."""
+    inner, heads = config.count("mamba_expand") * config.hidden_size, config.count("n_mamba_heads")
+    derived = {
+        "head_dim": 2 * config.hidden_size // config.num_heads,
+        "mamba_n_heads": heads,
+        "mamba_d_head": config.count("mamba_headdim", inner // heads),
+        "mamba_n_groups": config.count("mamba_ngroups"),
+    }
+    return config.having(**derived)
+
+
+def zamba2_caches(config: Config) -> list[CacheGeometry]:
+    return mamba2_hybrid_caches(zamba2_sizes(config), zamba2_kinds(config))
+
+
+def zamba2_block(config: Config, layer: int) -> list[Weight]:
+    """A hybrid layer adds a projection and, for each shared block, an adapter of its MLP."""
+    hidden, rank = config.hidden_size, config.count("adapter_rank")
+    width = config.intermediate_size
+    own = [*mixer2(zamba2_sizes(config), layer), *norms(config, layer, 1)]
+    if not attends(zamba2_kinds(config)[layer]):
+        return own
+    return [
+        *own,
+        *linear("linear", hidden, hidden, layer=layer),
+        *linear("adapter.0", rank, hidden, layer=layer),
+        *linear("adapter.1", 2 * width, rank, layer=layer),
+    ]
+
+
+def zamba2_shared(config: Config) -> list[Weight]:
+    """The block of all hybrid layers; its input is the hidden state beside the embedding."""
+    hidden, width = config.hidden_size, config.intermediate_size
+    sized = zamba2_sizes(config)
+    return [
+        *qkv(sized.having(hidden_size=2 * hidden), 0),
+        *linear("shared.o_proj", hidden, sized.num_heads * sized.head_size, layer=0, split=1),
+        *mlp(config, 0, width, name="shared.mlp"),
+        vector("shared.input_layernorm", 2 * hidden, layer=0),
+        vector("shared.pre_ff_layernorm", hidden, layer=0),
+    ]
+
+
+def zamba2_weights(config: Config) -> list[Weight]:
+    if config.count("num_mem_blocks") != 1 or config.flag("use_shared_attention_adapter"):
+        raise unreadable(
+            "num_mem_blocks", "1 without attention adapters", config.get("num_mem_blocks")
+        )
+    return [*decoder(config, zamba2_block), *zamba2_shared(config)]
+
+
+ZAMBA2 = {
+    "vocab_size": 32000,
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "num_hidden_layers": 54,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 4096,
+    "mamba_d_state": 64,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_ngroups": 1,
+    "n_mamba_heads": 8,
+    "num_mem_blocks": 1,
+    "adapter_rank": 128,
+    "tie_word_embeddings": True,
+}
+
+FAMILIES = {
+    "zamba2": Family(caches=zamba2_caches, weights=zamba2_weights, defaults=ZAMBA2),
+}
