@@ -1,0 +1,22 @@
+"""What makes a bound cache usable: block pool, block tables, prefix cache, request traces.
+
+Imports numpy (the extra `torch` brings it); nothing that plans imports this package.
+"""
+
+from kvpipe.blocks.errors import BlockError, OutOfBlocks
+from kvpipe.blocks.hashing import MediaRange, PrefixIdentity
+from kvpipe.blocks.manager import BlockManager
+from kvpipe.blocks.pool import NULL_BLOCK, BlockPool, PoolStats
+from kvpipe.blocks.request import BlockCopy
+
+__all__ = [
+    "NULL_BLOCK",
+    "BlockCopy",
+    "BlockError",
+    "BlockManager",
+    "BlockPool",
+    "MediaRange",
+    "OutOfBlocks",
+    "PoolStats",
+    "PrefixIdentity",
+]

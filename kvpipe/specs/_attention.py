@@ -117,6 +117,10 @@ class AttentionSpec(KVCacheSpec):
             **extra,
         )
 
+    @property
+    def is_replicated(self) -> bool:
+        return not self.dcp_sharded
+
     def context_ranks(self, limits: RequestLimits) -> int:
         """Ranks over which the tokens of one request are spread."""
         return limits.dcp * limits.pcp if self.dcp_sharded else 1
@@ -130,6 +134,9 @@ class AttentionSpec(KVCacheSpec):
 
     def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
         return range(cdiv(cdiv(computed + new, self.context_ranks(limits)), self.block_size))
+
+    def tokens_per_block(self, limits: RequestLimits) -> int:
+        return self.block_size * self.context_ranks(limits)
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         run = next((i for i, hit in enumerate(cached) if not hit), len(cached))

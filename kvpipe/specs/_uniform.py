@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
     of its layers' pages; a request takes as many as its hungriest layer. Never a config word."""
 
     kind: ClassVar[str] = "uniform"
+    sums_pages: ClassVar[bool] = True
 
     layers: tuple[tuple[str, KVCacheSpec], ...]
 
@@ -36,6 +37,16 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
 
     def of_layer(self, name: str) -> KVCacheSpec:
         return self.by_layer[name]
+
+    def for_layers(self, names: Sequence[str]) -> KVCacheSpec:
+        """Only those layers; a rank without any keeps the whole spec, and its page."""
+        kept = tuple((name, self.by_layer[name]) for name in names)
+        if len(kept) in (0, len(self.layers)):
+            return self
+        return replace(self, layers=kept)
+
+    def stored_layers(self, names: Sequence[str]) -> Sequence[str]:
+        return [name for name, _ in self.layers]
 
     def page_arrays(self) -> tuple[PageArray, ...]:
         return tuple(array for _, spec in self.layers for array in spec.page_arrays())
@@ -57,9 +68,20 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return max((spec.steady_blocks(num_tokens, limits) for spec in self.distinct), default=0)
 
+    def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
+        costs = [spec.steady_cost(limits) for spec in self.distinct]
+        return max((a for a, _ in costs), default=0), max((b for _, b in costs), default=0.0)
+
     def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
         held = (spec.resident(computed, new, limits) for spec in self.distinct)
         return max(held, key=len, default=range(0))
+
+    def written(self, computed: int, new: int, limits: RequestLimits) -> range:
+        """Layers of one type fill the same positions."""
+        return self.layers[0][1].written(computed, new, limits) if self.layers else range(0)
+
+    def tokens_per_block(self, limits: RequestLimits) -> int:
+        return self.layers[0][1].tokens_per_block(limits) if self.layers else self.block_size
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         return min((spec.hit_length(cached) for spec in self.distinct), default=0)

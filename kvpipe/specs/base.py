@@ -111,6 +111,10 @@ class KVCacheSpec(ABC):
     kind: ClassVar[str]
     # A fixed-size state, whatever the number of tokens: its page does not grow with block_size.
     is_state: ClassVar[bool] = False
+    # False: the layer needs no block of any request (an encoder's).
+    holds_blocks: ClassVar[bool] = True
+    # A page of this spec is one page of each of its layers (UniformTypeKVCacheSpecs).
+    sums_pages: ClassVar[bool] = False
     # Holds every token until the request ends, so that other attention layers may join its table.
     keeps_every_token: ClassVar[bool] = False
 
@@ -184,10 +188,24 @@ class KVCacheSpec(ABC):
         """Block indices of a request that must be held when `computed` tokens are stored and `new`
         are in flight. Index i covers tokens [i * block_size, (i + 1) * block_size)."""
 
+    def written(self, computed: int, new: int, limits: RequestLimits) -> range:
+        """Positions whose slots a step fills that brings `new` tokens after `computed`. A block
+        whose last position is among them is complete: its content may be shared from then on."""
+        return range(computed, computed + new)
+
+    def tokens_per_block(self, limits: RequestLimits) -> int:
+        """Tokens of a request that one index of its table stands for."""
+        return self.block_size
+
     @abstractmethod
     def hit_length(self, cached: Sequence[bool]) -> int:
         """Longest prefix, in tokens, that can be served when block i is cached iff cached[i].
         A multiple of block_size."""
+
+    def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
+        """(a, b): a request of n <= max_model_len tokens holds at most a + b * n blocks while
+        decoding, no prefill in flight. Default: a block begun and every token."""
+        return 1, 1 / self.tokens_per_block(limits)
 
     def max_memory_bytes(self, limits: RequestLimits) -> int:
         """Bytes one request may hold in this layer."""
@@ -197,6 +215,19 @@ class KVCacheSpec(ABC):
     def of_layer(self, name: str) -> KVCacheSpec:
         """The spec that one layer of a group with this spec allocates and binds with."""
         return self
+
+    def for_layers(self, names: Sequence[str]) -> KVCacheSpec:
+        """The spec of a group that on this rank has only the layers `names`."""
+        return self
+
+    def stored_layers(self, names: Sequence[str]) -> Sequence[str]:
+        """Layers whose pages lie in a block of a group with this spec and these layers."""
+        return names
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether decode context parallelism leaves this cache whole on every rank."""
+        return False
 
     @property
     def type_key(self) -> tuple[object, ...]:

@@ -22,8 +22,15 @@ class CrossAttentionSpec(AttentionSpec):
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return self.max_blocks(limits)
 
+    def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
+        return self.max_blocks(limits), 0.0
+
     def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
         return range(self.max_blocks(limits))
+
+    def written(self, computed: int, new: int, limits: RequestLimits) -> range:
+        """The encoder's tokens, with the decoder's first."""
+        return range(0 if computed else limits.max_encoder_tokens)
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """0: a prefix of the decoder's tokens says nothing about the encoder's input."""

@@ -18,6 +18,7 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
     """A page has a size, but a request holds no blocks. A what-if may ask for a cache instead."""
 
     kind: ClassVar[str] = "encoder_only"
+    holds_blocks: ClassVar[bool] = False
 
     def max_blocks(self, limits: RequestLimits) -> int:
         return 0
@@ -25,7 +26,13 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return 0
 
+    def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
+        return 0, 0.0
+
     def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+        return range(0)
+
+    def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         return range(0)
 
     def hit_length(self, cached: Sequence[bool]) -> int:

@@ -156,6 +156,11 @@ class MambaSpec(KVCacheSpec):
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
 
+    def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
+        if limits.mamba_cache_mode == "all":
+            return super().steady_cost(limits)
+        return self.max_blocks(limits), 0.0
+
     def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
         """none: the running state and the speculative ones, from index 0. all: every boundary.
         align: the state that the step starts from (at least the last boundary's), the one it ends
@@ -172,6 +177,15 @@ class MambaSpec(KVCacheSpec):
         return range(
             max(0, target - 1) if source >= 0 else target, end + self.num_speculative_blocks
         )
+
+    def written(self, computed: int, new: int, limits: RequestLimits) -> range:
+        """all: a state for every token's block; else only the state that the step ends in (none: in
+        block 0, where it stays)."""
+        if limits.mamba_cache_mode == "all" or not new:
+            return range(computed, computed + new)
+        if limits.mamba_cache_mode == "none":
+            return range(1)
+        return range(computed + new - 1, computed + new)
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """One state is enough: the last cached boundary."""

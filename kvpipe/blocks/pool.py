@@ -1,0 +1,253 @@
+"""The pool of block ids that all cache groups draw from.
+
+Structure of arrays, never an object a block. B blocks; block 0 is the null block: never handed out,
+so that a table may point at it where nothing is held. One word a block says everything:
+
+    state <= 0   free, without content: on the stack
+    state == 1   free, with keyed content: in eviction order, still a possible prefix hit
+    state >= 2   in use: 2 * references + (1 if its content is keyed)
+
+Free blocks without content are handed out first, then cached ones, least recently used first.
+Every call checks before it changes: after a BlockError or OutOfBlocks nothing has moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvpipe.blocks.errors import BlockError, OutOfBlocks
+from kvpipe.blocks.eviction import EvictionOrder
+from kvpipe.blocks.prefix_index import PrefixIndex
+
+Ids = npt.NDArray[np.intp]
+NULL_BLOCK = 0
+
+_ONE_REFERENCE = 2
+_KEYED = 1
+# Frees of up to this many blocks take the short way, which needs these two constants.
+_SHORT = 4096
+_PLAIN = np.full(_SHORT, _ONE_REFERENCE, np.int32).tobytes()
+_STAMPS = -1 - np.arange(_SHORT, dtype=np.int32)
+_STAMP_BYTES = _STAMPS.tobytes()
+_INTP = np.dtype(np.intp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolStats:
+    """Counts of blocks. usable excludes the null block; usable = in_use + cached_free + empty_free.
+    allocated, freed, shared, evicted: totals since the pool was made."""
+
+    usable: int
+    in_use: int
+    cached_free: int
+    empty_free: int
+    keyed: int
+    peak_in_use: int
+    allocated: int
+    freed: int
+    shared: int
+    evicted: int
+
+
+class BlockPool:
+    """num_blocks ids, 0 .. num_blocks - 1. 12 bytes a block; 22 once cached blocks were freed."""
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 1:
+            raise BlockError(f"a pool needs at least the null block, got {num_blocks} blocks")
+        self.num_blocks = num_blocks
+        self.index = PrefixIndex()
+        self._state = np.zeros(num_blocks, np.int32)
+        self._stack = np.arange(num_blocks, dtype=np.intp)
+        self._head = 1  # the stack's free ids are _stack[_head:]; id 0, the null block, is not
+        self._cached = EvictionOrder(num_blocks)
+        self._least_free = num_blocks - 1
+        self._allocated = self._freed = self._shared = self._evicted = 0
+
+    # --- counts ------------------------------------------------------------------------------
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` can hand out."""
+        return self.num_blocks - self._head + self._cached.count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pool's arrays (the index of keyed content comes on top)."""
+        return self._state.nbytes + self._stack.nbytes + self._cached.nbytes
+
+    def stats(self) -> PoolStats:
+        usable = self.num_blocks - 1
+        return PoolStats(
+            usable=usable,
+            in_use=usable - self.num_free,
+            cached_free=self._cached.count,
+            empty_free=self.num_blocks - self._head,
+            keyed=len(self.index),
+            peak_in_use=usable - min(self._least_free, self.num_free),
+            allocated=self._allocated,
+            freed=self._freed,
+            shared=self._shared,
+            evicted=self._evicted,
+        )
+
+    def references(self, ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
+        """[n] references of each block; 0 for a free one."""
+        return np.maximum(self._state[np.asarray(ids, np.intp)], 0) >> 1
+
+    def reclaimable(self, ids: npt.ArrayLike) -> int:
+        """How many blocks would become free if each lost a reference as often as it is named."""
+        blocks, times = np.unique(np.asarray(ids, np.intp), return_counts=True)
+        return int(np.count_nonzero(self.references(blocks) == times))
+
+    # --- taking ------------------------------------------------------------------------------
+    def allocate(self, num: int) -> Ids:
+        """[num] ids with one reference each and no content. OutOfBlocks if too few are free."""
+        head = self._head
+        stop = head + num
+        if num < 1 or stop > self.num_blocks:
+            return self._allocate_evicting(num)
+        ids = self._stack[head:stop].copy()
+        self._head = stop
+        self._state[ids] = _ONE_REFERENCE
+        self._allocated += num
+        return ids
+
+    def _allocate_evicting(self, num: int) -> Ids:
+        if num < 0:
+            raise BlockError(f"cannot allocate {num} blocks")
+        if num > self.num_free:
+            raise OutOfBlocks(num, self.num_free)
+        empty = min(num, self.num_blocks - self._head)
+        ids = self._stack[self._head : self._head + empty].copy()
+        self._head += empty
+        if num > empty:
+            evicted = self._cached.pop(num - empty)
+            self.index.remove(evicted)
+            self._evicted += len(evicted)
+            ids = np.concatenate((ids, evicted))
+        self._state[ids] = _ONE_REFERENCE
+        self._allocated += num
+        return ids
+
+    def share(self, ids: npt.ArrayLike) -> None:
+        """One more reference for blocks in use, or free with keyed content (a prefix hit)."""
+        ids = self._valid(ids)
+        state = self._state[ids]
+        self._refuse(ids, state < _KEYED, "is free and has no content: it cannot be shared")
+        self._refuse_repeats(ids)
+        revived = ids[state == _KEYED]
+        if len(revived):
+            self._cached.remove(revived)
+        self._state[ids] = state + _ONE_REFERENCE
+        self._shared += len(ids)
+
+    # --- giving back -------------------------------------------------------------------------
+    def free(self, ids: npt.ArrayLike) -> None:
+        """Drop one reference of each block. ids [n] in chain order: the last is evicted first, so
+        that what is left of a cached chain is a prefix."""
+        if type(ids) is np.ndarray and ids.dtype is _INTP and 0 < len(ids) <= _SHORT:
+            state, num = self._state, len(ids)
+            try:
+                plain = state[ids].tobytes() == _PLAIN[: 4 * num] and ids[ids.argmin()] > 0
+            except IndexError:
+                plain = False  # a foreign id: _valid says which
+            if plain:
+                # All held once and none keyed. Distinct stamps both mark them free and show an id
+                # that was named twice: only one of its stamps can be read back.
+                state[ids] = _STAMPS[:num]
+                if state[ids].tobytes() != _STAMP_BYTES[: 4 * num]:
+                    state[ids] = _ONE_REFERENCE
+                    self._refuse_repeats(ids)
+                self._push(ids)
+                return
+        self._free_mixed(self._valid(ids))
+
+    def _free_mixed(self, ids: Ids) -> None:
+        state = self._state[ids]
+        self._refuse(
+            ids, state < _ONE_REFERENCE, "is not in use: it was freed twice, or never ours"
+        )
+        self._refuse_repeats(ids)
+        left = state - _ONE_REFERENCE
+        self._state[ids] = left
+        cached = ids[left == _KEYED][::-1]
+        self._push(ids[left == 0])
+        if len(cached):
+            self._cached.append(cached)
+            self._freed += len(cached)
+
+    def _push(self, ids: Ids) -> None:
+        head = self._head
+        free = self.num_blocks - head + self._cached.count
+        if free < self._least_free:  # use peaks where it turns down: only freeing has to look
+            self._least_free = free
+        self._head = start = head - len(ids)
+        self._stack[start:head] = ids
+        self._freed += len(ids)
+
+    # --- content -----------------------------------------------------------------------------
+    def register(self, ids: npt.ArrayLike, keys: Sequence[bytes]) -> int:
+        """Say what blocks in use hold, so that `lookup` finds them. Keys that another block already
+        has are skipped; returns how many were new."""
+        ids = self._valid(ids)
+        state = self._state[ids]
+        self._refuse(ids, state < _ONE_REFERENCE, "is not in use: it holds nothing to register")
+        self._refuse(ids, state & _KEYED == 1, "already has a key")
+        self._refuse_repeats(ids)
+        add = self.index.add
+        new = [block for block, key in zip(ids.tolist(), keys, strict=True) if add(key, block)]
+        self._state[new] |= _KEYED
+        return len(new)
+
+    def lookup(self, keys: Sequence[bytes]) -> list[int | None]:
+        """The block that holds each key's content, None where none does; references unchanged."""
+        return self.index.lookup(keys)
+
+    def forget_content(self) -> int:
+        """Drop every key (the weights changed). Blocks in use stay so. Returns keys dropped."""
+        dropped = len(self.index)
+        keyed = np.flatnonzero((self._state > 0) & (self._state & _KEYED == 1))
+        self.index.remove(keyed)
+        self._state[keyed] -= _KEYED
+        idle = self._cached.pop(self._cached.count)
+        start = self._head - len(idle)
+        self._stack[start : self._head] = idle
+        self._head = start
+        return dropped
+
+    # --- checks ------------------------------------------------------------------------------
+    def _valid(self, ids: npt.ArrayLike) -> Ids:
+        """ids as an index array of this pool's blocks; BlockError naming the first foreign one."""
+        given = np.asarray(ids)
+        array: Ids = given if given.dtype == np.intp else self._as_ids(given)
+        if len(array):
+            low, high = array[array.argmin()], array[array.argmax()]
+            if low <= NULL_BLOCK or high >= self.num_blocks:
+                wrong = low if low <= NULL_BLOCK else high
+                raise BlockError(
+                    "block 0 is the null block: it has no owner"
+                    if wrong == NULL_BLOCK
+                    else f"block {wrong} is not one of this pool's 1..{self.num_blocks - 1}"
+                )
+        return array
+
+    @staticmethod
+    def _as_ids(given: npt.NDArray[np.generic]) -> Ids:
+        if given.size and given.dtype.kind not in "iu":
+            raise BlockError(f"block ids are integers, got {given.dtype}")
+        return given.astype(np.intp)
+
+    @staticmethod
+    def _refuse(ids: Ids, wrong: npt.NDArray[np.bool_], reason: str) -> None:
+        if wrong.any():
+            raise BlockError(f"block {ids[wrong.argmax()]} {reason}")
+
+    @staticmethod
+    def _refuse_repeats(ids: Ids) -> None:
+        distinct, counts = np.unique(ids, return_counts=True)
+        if len(distinct) < len(ids):
+            raise BlockError(f"block {distinct[counts.argmax()]} is named twice in one call")

@@ -1,0 +1,55 @@
+"""What the manager remembers of a request, besides its rows in the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvpipe.blocks.hashing import PrefixChain
+from kvpipe.specs.base import RequestLimits
+
+
+@dataclass
+class LiveRequest:
+    """A request with a row. limits: the manager's, with this request's encoder length. chain: keys
+    of its tokens (None: not cached by prefix). pending: tokens not yet in the chain. forked: it may
+    be about to write into a block that another request reads."""
+
+    name: Hashable
+    row: int
+    limits: RequestLimits
+    chain: PrefixChain | None
+    pending: list[int] = field(default_factory=list)
+    forked: bool = False
+
+    @property
+    def known_tokens(self) -> int:
+        return self.chain.num_tokens + len(self.pending) if self.chain else 0
+
+
+@dataclass(frozen=True)
+class SwappedRequest:
+    """A request whose blocks lie elsewhere. saved: one (held, indices, payload) a group: the row's
+    range, the indices that had a block, and what `save` returned for them."""
+
+    request: LiveRequest
+    num_tokens: int
+    saved: tuple[tuple[range, list[int], Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Copy block src to dst in every layer of the group before the step writes."""
+
+    group: int
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixStats:
+    """Tokens of prompts that were asked of the prefix cache, and that it had."""
+
+    queried_tokens: int
+    hit_tokens: int
