@@ -73,10 +73,13 @@ class CacheConfig(Section):
 
 
 class DeviceConfig(Section):
-    """One device. memory null: asked of the device, which must then be here."""
+    """One device. memory null: asked of the device, which must then be here.
+
+    source: where each figure is from, in words; a figure without a source is "nominal".
+    """
 
     name: str
-    type: Literal["auto", "cpu", "cuda"]
+    type: Literal["auto", "cpu", "cuda", "rocm"]
     memory_bytes: Bytes | None
     compute_capability: str | None
     bandwidth_bytes_per_s: Bytes | None

@@ -31,7 +31,7 @@ class AutoProfiling:
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
         if request.kv_cache_memory_bytes is not None:
             return same_on_every_rank("fixed", request, by_hand(request))
-        if request.device.type == "cuda":
+        if request.device.type != "cpu":
             options = UtilizationProfiling.Options(**shipped_option("profiling", "utilization"))
             return UtilizationProfiling(options).run(request, backend)
         return same_on_every_rank("budget", request, self.budget(request))

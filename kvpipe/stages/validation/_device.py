@@ -49,7 +49,7 @@ def _cuda(config: DeviceConfig, here: CudaDevice | None) -> ResolvedDevice:
         capability = here.compute_capability
     return ResolvedDevice(
         name=here.name if here is not None and config.name == "auto" else config.name,
-        type="cuda",
+        type="rocm" if config.type == "rocm" else "cuda",
         is_here=is_here,
         total_bytes=total,
         free_bytes=here.free_bytes if is_here and here is not None else None,

@@ -32,7 +32,7 @@ class ResolvedDevice:
     """
 
     name: str
-    type: str  # cpu | cuda
+    type: str  # cpu | cuda | rocm
     is_here: bool
     total_bytes: int
     free_bytes: int | None

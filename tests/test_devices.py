@@ -1,0 +1,84 @@
+"""conf/device: every accelerator against the schema, its sources, and what engines printed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvpipe.config import DeviceConfig
+from kvpipe.confdir import CONF_DIR
+from kvpipe.stages.validation._device import resolve_device
+
+GIB = 2**30
+LOGS = Path(__file__).parent / "cases" / "engine_logs.json.gz"
+ACCELERATORS = sorted(
+    path.stem for path in (CONF_DIR / "device").glob("*.yaml") if path.stem not in ("auto", "cpu")
+)
+# Log -> the card whose memory it prints as total_gpu_gib.
+PRINTED_ON = {
+    "L01": "rtx_3090",
+    "L17": "rtx_3090",
+    "L18": "h20_3e",
+    "L19": "t4",
+    "X02": "l40s",
+    "X08": "rtx_a6000",
+    "X10": "h100_80gb",
+}
+
+
+def device(name: str) -> DeviceConfig:
+    raw = yaml.safe_load((CONF_DIR / "device" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return DeviceConfig.model_validate(raw)
+
+
+def logs() -> dict[str, dict[str, Any]]:
+    return {case["id"]: case for case in json.loads(gzip.decompress(LOGS.read_bytes()))}
+
+
+def test_at_least_thirty_accelerators_are_shipped() -> None:
+    assert len(ACCELERATORS) >= 30
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_an_accelerator_is_complete_and_names_the_source_of_each_figure(name: str) -> None:
+    read = device(name)
+    assert read.name == name
+    assert read.memory_bytes is not None and read.bandwidth_bytes_per_s is not None
+    clauses = dict(part.split(": ", 1) for part in read.source.split("; "))
+    figures = {"memory", "bandwidth"}
+    if read.compute_capability is not None:
+        figures.add("compute capability")
+    assert set(clauses) >= figures
+    for figure in figures:
+        traced = any(word in clauses[figure] for word in ("https://", "engine log", "same place"))
+        assert traced or "nominal" in clauses[figure]
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_a_driver_reports_no_more_than_is_sold_and_not_much_less(name: str) -> None:
+    read = device(name)
+    assert read.memory_bytes is not None and read.bandwidth_bytes_per_s is not None
+    assert 8 * GIB < read.memory_bytes < 288 * GIB
+    assert 0.2e12 < read.bandwidth_bytes_per_s <= 8e12
+    assert (read.compute_capability is None) == (read.type == "rocm")
+
+
+@pytest.mark.parametrize(("log", "name"), PRINTED_ON.items())
+def test_the_memory_is_what_an_engine_printed_on_that_card(log: str, name: str) -> None:
+    printed = logs()[log]["total_gpu_gib"]
+    memory = device(name).memory_bytes
+    assert memory is not None
+    assert round(memory / GIB, 2) == printed
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_an_accelerator_elsewhere_resolves_to_its_own_figures(name: str) -> None:
+    read = device(name)
+    resolved = resolve_device(read)
+    assert (resolved.type, resolved.total_bytes) == (read.type, read.memory_bytes)
+    assert resolved.source == read.source
