@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kvpipe.config import DeviceConfig
 from kvpipe.confdir import CONF_DIR
+from kvpipe.config import DeviceConfig
 from kvpipe.stages.validation._device import resolve_device
 
 GIB = 2**30
