@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kvpipe.layouts.base import Layout, LayoutOptions
 
-# K and V, latent rows. States need no layout: they lie in their page as they are.
-CANDIDATES = ("flash_attn", "mla")
+# K and V, latent rows, packed contents. States need no layout: they lie in their page as they are.
+CANDIDATES = ("flash_attn", "mla", "kv_packed")
 
 
 class AutoLayout:

@@ -25,7 +25,7 @@ class ArrayView:
     Token arrays (K, V, a latent row): shape [B', N', H, D] over B' kernel blocks of N' tokens, and
     element (b, n, h, c) lies at
         offset + b * strides[0] + n * strides[1] + h * strides[2] + c * itemsize   (bytes)
-    where slot s is block s // N', token s % N'.
+    where slot s is block s // N', token s % N' (a row, where one row stands for several tokens).
     State arrays: shape [B, *state_shape]; block b at offset + b * strides[0], the rest contiguous.
     """
 
@@ -177,7 +177,7 @@ class Layout(ABC):
             "L": place.num_layers,
             "B": place.num_blocks * split,
             "H": arrays[0].num_heads,
-            "N": place.kernel_block_size,
+            "N": place.kernel_block_size // arrays[0].tokens_per_row,
         }
         placed = axis_strides(place.order, sizes, [_row_bytes(array) for array in arrays])
         views = []

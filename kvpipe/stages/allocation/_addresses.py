@@ -285,7 +285,11 @@ def _groups(config: KVCacheConfig, layers: Sequence[LayerAddresses]) -> tuple[Gr
     results = []
     for index, group in enumerate(config.groups):
         ours = [layer for layer in layers if layer.group == index]
-        tokens = [layer.views[0].shape[1] for layer in ours if layer.layout != "state"]
+        tokens = [
+            layer.views[0].shape[1] * group.layer_spec(layer.layer).page_arrays()[0].tokens_per_row
+            for layer in ours
+            if layer.layout != "state"
+        ]
         results.append(
             GroupAddresses(
                 block_size=group.spec.block_size,

@@ -16,11 +16,13 @@ class KernelBlocks:
     def of(self, layer: str, spec: KVCacheSpec, layout: Layout, splittable: bool) -> int:
         block = spec.block_size
         if self.configured is not None:
-            self._check(layer, block, layout, splittable)
+            row = spec.page_arrays()[0].tokens_per_row
+            self._check(layer, block, layout, splittable and not self.configured % row)
             return self.configured
         if self.any_size:
             return block
-        divisors = range(block, 0, -1) if splittable else (block,)
+        row = spec.page_arrays()[0].tokens_per_row
+        divisors = range(block, 0, -row) if splittable else (block,)
         fits = (n for n in divisors if not block % n and layout.supports_kernel_block(n))
         if (best := next(fits, None)) is None:
             whole = "" if splittable else " (its pages cannot be split: padded or interleaved)"

@@ -20,7 +20,8 @@ STATE_PIECE_BYTES = 4096  # of a large state only the first and the last bytes a
 class Piece:
     """A run of rows written at once: tokens of one request in one array, or one state array.
 
-    view: of the layer, by plan.json's numbers. positions: tokens (for a state: block indices).
+    view: of the layer. positions: rows, each a token or several (for a state: block indices).
+    block_size: rows in a block.
     """
 
     view: ArrayView
@@ -58,12 +59,15 @@ def pieces_of(
             blocks = tuple(sorted(request.tables[index]))
             for name in ours:
                 for part in parts_of(layers[name].views):
-                    positions = tokens if part.per_token else blocks
+                    rows, positions = 1, blocks
+                    if part.per_token:
+                        rows = part.shape[0] * part.shape[1] // config.num_blocks
+                        positions = tuple(sorted({p // (block_size // rows) for p in tokens}))
                     if positions:
                         yield Piece(
                             view=part,
                             group=index,
-                            block_size=block_size,
+                            block_size=rows,
                             request=number,
                             positions=positions,
                         )
