@@ -90,17 +90,22 @@ def plan_of(
     config = KVCacheConfig(
         num_blocks=blocks, tensors=tensors, groups=tuple(groups), bytes_per_block=per_block
     )
+    cap = _capacity(groups, limits, blocks, per_block)
+    line = EngineCapacity(
+        engine="vllm_0_17",
+        num_tokens=blocks // len(groups) * min(g.spec.block_size for g in groups),
+        max_concurrency=blocks / sum(d.peak_blocks for d in cap.demands),
+    )
     ranks = tuple(
         RankPlan(
             config=config,
+            printed=line,
             available_bytes=m,
             required_bytes=per_block * sum(g.spec.max_blocks(limits) for g in groups),
             stranded_bytes=(m // per_block - blocks) * per_block,
         )
         for m in memory
     )
-    cap = _capacity(groups, limits, blocks, per_block)
-    tokens = blocks // len(groups) * min(g.spec.block_size for g in groups)
     return Plan(
         engine="kvpipe",
         limits=limits,
@@ -109,13 +114,7 @@ def plan_of(
         shared_layers=(),
         padding=tuple(padding),
         capacity=cap,
-        printed=(
-            EngineCapacity(
-                engine="vllm_0_17",
-                num_tokens=tokens,
-                max_concurrency=blocks / sum(d.peak_blocks for d in cap.demands),
-            ),
-        ),
+        printed=(line,),
     )
 
 

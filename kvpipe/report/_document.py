@@ -81,6 +81,7 @@ def _rank(rank: RankPlan) -> dict[str, Any]:
         "available_bytes": rank.available_bytes,
         "required_bytes": rank.required_bytes,
         "stranded_bytes": rank.stranded_bytes,
+        "printed": asdict(rank.printed),
         "groups": [_group(group, config) for group in config.groups],
         "tensors": [
             {"size_bytes": tensor.size_bytes, "pages": [asdict(page) for page in tensor.pages]}
@@ -107,13 +108,16 @@ def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:
 
 
 def spec_document(spec: KVCacheSpec) -> dict[str, Any]:
-    """The spec's own fields, its kind, both page sizes, and the arrays inside a page."""
+    """What every kind of spec answers, and under `fields` what only this kind has."""
+    own = plain(spec)
     return {
-        **plain(spec),
         "kind": spec.kind,
+        "block_size": own.pop("block_size"),
         "page_size_bytes": spec.page_size_bytes,
         "real_page_size_bytes": spec.real_page_size_bytes,
+        "page_size_padded": own.pop("page_size_padded"),
         "arrays": [plain(array) for array in spec.page_arrays()],
+        "fields": own,
     }
 
 

@@ -39,6 +39,8 @@ def _printed_row(line: EngineCapacity) -> tuple[str, str, str]:
 
 def difference(line: EngineCapacity, plan: Plan, cap: Capacity) -> str:
     """Why the engine's line is not what the plan holds, as one sentence."""
+    if line.refused:
+        return f"would not start: {line.refused}"
     steady = sum(d.steady_blocks for d in cap.demands)
     if line.num_tokens is None or not steady:
         return "prints no such line here"

@@ -33,7 +33,7 @@ class Section:
 
 
 def wrap(text: str, width: int, style: str = "", indent: str = INDENT) -> list[Line]:
-    """Whole words; longer ones (paths, digests) are left whole rather than broken."""
+    """Whole words; longer ones (paths, digests) are left whole, so that they can be copied."""
     wrapped = textwrap.wrap(
         text,
         width,
@@ -78,7 +78,7 @@ def _row(row: Sequence[str], widths: Sequence[int], align: str) -> Iterator[str]
     if align[-1] == "r":
         yield start + last.rjust(widths[-1])
         return
-    parts = textwrap.wrap(last, widths[-1], break_long_words=False) or [""]
+    parts = textwrap.wrap(last, widths[-1], break_on_hyphens=False) or [""]
     yield (start + parts[0]).rstrip()
     for part in parts[1:]:
         yield " " * len(start) + part

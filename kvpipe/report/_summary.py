@@ -74,18 +74,8 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> 
     fits = sum(1 for row in rows if row.get("status") == "fits")
     section = Section(
         title=f"{len(rows)} jobs, {fits} fit",
-        headers=(
-            "job",
-            "status",
-            "blocks",
-            "max len",
-            "peak",
-            "steady",
-            "KV",
-            "waste",
-            "overrides",
-        ),
-        align="rlrrrrrrl",
+        headers=("job", "status", "max len", "peak", "steady", "KV", "waste", "overrides"),
+        align="rlrrrrrl",
         rows=[_cells(row) for row in rows],
         paragraphs=[
             Line(
@@ -109,7 +99,6 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         str(row["job"]),
         str(row.get("status", "")),
-        number("num_blocks"),
         number("max_model_len"),
         number("requests_at_peak"),
         number("requests_steady"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-WIDEST, NARROWEST = 100, 60  # columns: longer lines are hard to read, tables need the others
+WIDEST, NARROWEST = 100, 72  # columns: longer lines are hard to read, tables need the others
 
 
 def terminal_width() -> int:

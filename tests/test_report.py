@@ -1,0 +1,616 @@
+"""Reports: what a person reads, what a program reads, and that all bytes are accounted for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_runs import (
+    GIB,
+    full,
+    layers_of,
+    mamba,
+    plan_of,
+    profile_of,
+    report_of,
+    sliding,
+)
+
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.plugins import REGISTRIES, SPECS
+from kvpipe.report._accounts import CAUSES, KV_CAUSES, split_bytes
+from kvpipe.report._advice import advice
+from kvpipe.report._atomic import write_atomic
+from kvpipe.report._document import plan_document
+from kvpipe.report._engine_lines import difference
+from kvpipe.report._figures import count, percent, size
+from kvpipe.report._lines import Line, Section, lay_out
+from kvpipe.report._summary import FIELDS, summary, sweep_csv, sweep_table
+from kvpipe.report.base import Report, ReportInput
+from kvpipe.report.json_ import JsonReport, dumps, failure_document
+from kvpipe.report.none import NoReport
+from kvpipe.report.text import TextReport
+from kvpipe.stages.allocation._addresses import address_map
+from kvpipe.stages.binding.base import VerifyReport
+from kvpipe.stages.grouping.base import EngineCapacity
+from kvpipe.stages.validation.base import Note
+
+ROOT = Path(__file__).parents[1]
+LLAMA = plan_of(layers_of((full(), 32)), (GIB,), length=8176)
+GEMMA = plan_of(
+    layers_of((sliding(1024), 52), (full(), 10)), (50 * GIB,), length=32768, in_flight=8192
+)
+HYBRID = plan_of(layers_of((full(64), 5), (mamba(), 23)), (50 * GIB, 60 * GIB), length=32001)
+
+
+def shown(report: Report, what: ReportInput) -> str:
+    stream = io.StringIO()
+    report.render(what, stream)
+    return stream.getvalue()
+
+
+def text_of(what: ReportInput) -> str:
+    return shown(TextReport(TextReport.Options(name="text")), what)
+
+
+def words_of(what: ReportInput) -> str:
+    """The text with line breaks undone: wrapping is another test's subject."""
+    return " ".join(text_of(what).split())
+
+
+# --- where the bytes go ---------------------------------------------------------------------------
+specs = st.one_of(
+    st.builds(
+        full,
+        block_size=st.sampled_from([1, 3, 16, 17]),
+        heads=st.integers(1, 9),
+        head_size=st.sampled_from([80, 96, 128]),
+    ),
+    st.builds(
+        sliding,
+        window=st.integers(1, 200),
+        block_size=st.sampled_from([1, 3, 16, 17]),
+        heads=st.integers(1, 9),
+    ),
+    st.builds(mamba, block_size=st.sampled_from([16, 400]), rows=st.integers(1, 4000)),
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn):  # type: ignore[no-untyped-def]
+    kinds = draw(st.lists(st.tuples(specs, st.integers(1, 7)), min_size=1, max_size=3))
+    memory = draw(st.lists(st.integers(2**20, 2**30), min_size=1, max_size=3))
+    return plan_of(
+        layers_of(*kinds),
+        tuple(memory),
+        length=draw(st.integers(1, 300)),
+        in_flight=draw(st.integers(1, 300)),
+        size=draw(st.sampled_from([None, 4, 9])),
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(plan=plans(), most=st.sampled_from([None, 0, 3]), copies=st.integers(1, 4))
+def test_the_causes_add_up_to_the_device_exactly(plan, most, copies) -> None:
+    memory = tuple(rank.available_bytes for rank in plan.ranks)
+    profile = profile_of(memory, total=80 * GIB + 12345)
+    replicas = {name: copies for group in plan.groups for name in group.layer_names}
+    for account in split_bytes(plan, profile, most, replicas):
+        assert account.total_bytes == 80 * GIB + 12345
+        assert account.overcommitted_bytes == 0
+        for split in (account.peak, account.steady):
+            assert list(split) == list(CAUSES)
+            assert sum(split.values()) == account.total_bytes
+            assert min(split.values()) >= 0
+            given_to_cache = memory[account.rank]
+            assert sum(split[cause] for cause in KV_CAUSES) == given_to_cache
+        assert account.steady["prefill_in_flight"] == 0
+
+
+def test_payload_tails_and_window_equal_a_count_token_by_token() -> None:
+    """One place at a time: is it a token that a query at the end still sees?"""
+    window, length, block = 50, 203, 16
+    plan = plan_of(
+        layers_of((sliding(window), 3), (full(), 3)), (GIB,), length=length, in_flight=32
+    )
+    (account,) = split_bytes(plan, profile_of((GIB,)))
+    counted: Counter[str] = Counter()
+    row = 2 * 8 * 128 * 2  # K and V, 8 heads of 128 numbers of 2 bytes
+    for first_seen in (length - window, 0):
+        for index in range(first_seen // block, -(-length // block)):
+            for place in range(index * block, (index + 1) * block):
+                if place >= length:
+                    counted["block_tails"] += 3 * row
+                elif place < first_seen:
+                    counted["window_alignment"] += 3 * row
+                else:
+                    counted["payload"] += 3 * row
+    requests = account.requests_steady
+    assert requests > 1
+    for cause in ("payload", "block_tails", "window_alignment"):
+        assert account.steady[cause] == requests * counted[cause] > 0, cause
+
+
+def test_padding_layers_and_page_padding_are_told_apart() -> None:
+    """5 full layers of 64 tokens, 23 states in groups of at most 5: two places stay empty."""
+    (rich, poor) = split_bytes(HYBRID, profile_of((60 * GIB, 50 * GIB)))
+    page, state = 64 * 2 * 8 * 128 * 2, 3000 * 4 * 4
+    requests = poor.requests_steady
+    assert poor.steady["padding_layers"] == requests * 2 * page
+    assert poor.steady["page_padding"] == requests * 23 * (page - state)
+    assert poor.steady["null_block"] == 5 * page
+    assert rich.steady["payload"] == poor.steady["payload"]
+
+
+def test_a_richer_rank_says_what_it_cannot_use() -> None:
+    poor, rich = split_bytes(HYBRID, profile_of((50 * GIB, 60 * GIB)))
+    assert poor.steady["unused_richer_rank"] == 0
+    assert rich.steady["unused_richer_rank"] == 10 * GIB
+
+
+def test_replicated_heads_are_copies_not_payload() -> None:
+    names = {name: 4 for group in LLAMA.groups for name in group.layer_names}
+    (one,) = split_bytes(LLAMA, profile_of((GIB,)))
+    (four,) = split_bytes(LLAMA, profile_of((GIB,)), replicas=names)
+    assert one.steady["head_replication"] == 0
+    assert four.steady["head_replication"] * 4 == one.steady["payload"] * 3
+    assert four.steady["payload"] * 4 == one.steady["payload"]
+
+
+def test_max_num_seqs_limits_the_load() -> None:
+    (account,) = split_bytes(GEMMA, profile_of((50 * GIB,)), max_num_seqs=2)
+    assert (account.requests_peak, account.requests_steady) == (2, 2)
+    assert account.peak["free_blocks"] > 30 * GIB
+
+
+def test_a_cache_larger_than_the_device_is_overcommitted_not_negative() -> None:
+    (account,) = split_bytes(LLAMA, profile_of((GIB,), total=8 * GIB, weights=7 * GIB))
+    assert account.overcommitted_bytes == GIB + 7 + GIB // 2
+    assert account.total_bytes == 8 * GIB + account.overcommitted_bytes
+    assert min(account.peak.values()) >= 0
+
+
+# --- advice, with its negative twins --------------------------------------------------------------
+def advice_of(plan, **changes) -> list[Note]:  # type: ignore[no-untyped-def]
+    memory = tuple(rank.available_bytes for rank in plan.ranks)
+    profile = profile_of(memory, **changes)
+    return list(advice(plan, split_bytes(plan, profile)))
+
+
+def test_a_plan_without_trouble_has_no_advice() -> None:
+    assert advice_of(LLAMA) == []
+
+
+def test_a_lowered_length_says_what_the_wanted_one_needs() -> None:
+    (note,) = advice_of(replace(LLAMA, requested_len=131072))
+    assert note.is_warning and "cache.kv_cache_memory_bytes" in note.knob
+    assert "needs 8,192 blocks (16.00 GiB)" in note.text and "511 can be given" in note.text
+
+
+def test_a_window_that_holds_more_than_full_attention_is_made_plain() -> None:
+    """8,192 tokens in flight, 1 GiB: a window of 4,096 fits 8,160 tokens, full attention 8,176."""
+    window = layers_of((sliding(4096), 32))
+    worse = replace(plan_of(window, (GIB,), length=8160, in_flight=8192), requested_len=131072)
+    # The spec reserves one block for a window that starts inside one.
+    demand = replace(worse.capacity.demands[0], peak_blocks=511)
+    worse = replace(worse, capacity=replace(worse.capacity, demands=(demand,)))
+    notes = advice_of(worse)
+    assert any(
+        "less than full attention would" in note.text
+        and note.knob == "lower scheduler.max_num_batched_tokens"
+        for note in notes
+    )
+    better = plan_of(window, (GIB,), length=131072, in_flight=2048)
+    assert not any("less than full attention" in note.text for note in advice_of(better))
+
+
+def test_a_peak_far_above_the_steady_state_is_a_warning() -> None:
+    (note,) = advice_of(GEMMA)
+    assert re.search(r"holds 2\.\d\d times its steady bytes", note.text)
+    calm = plan_of(
+        layers_of((sliding(1024), 52), (full(), 10)), (50 * GIB,), length=32768, in_flight=256
+    )
+    assert advice_of(calm) == []
+
+
+def test_a_request_that_can_never_run_is_a_warning() -> None:
+    tight = plan_of(layers_of((full(), 32)), (GIB // 2,), length=8176)
+    (note,) = advice_of(tight)
+    assert "no request of 8,176 tokens can ever run: it needs 511 blocks" in note.text
+    assert note.knob.startswith("lower scheduler.max_model_len to ")
+
+
+def test_much_padding_is_a_warning_and_little_is_not() -> None:
+    draft = plan_of(layers_of((full(), 32), (sliding(64), 1)), (GIB,), length=400, size=32)
+    assert any("padding layers" in note.text for note in advice_of(draft))
+    assert not any("padding layers" in note.text for note in advice_of(HYBRID))
+
+
+def test_overcommitment_and_a_richer_rank_are_warnings() -> None:
+    notes = advice_of(LLAMA, total=8 * GIB, weights=7 * GIB)
+    assert any("more than the device has" in note.text for note in notes)
+    assert any("10.00 GiB are unused" in note.text for note in advice_of(HYBRID))
+
+
+# --- what engines print ---------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("plan", "tokens", "concurrency", "words"),
+    [
+        (LLAMA, 8192, 512 / 511, r"counts the null block.*\+16 tokens against"),
+        (GEMMA, 187232, 14.9, r"evenly between 7 groups, as if each kept every.*0\.17 x"),
+        (GEMMA, int(14.9 * 32768), 14.9, r"concurrency x max_model_len, every request at peak"),
+        (LLAMA, 8176, 1.0, r"^counts the null block.*; the same as the steady state$"),
+        (LLAMA, None, None, r"prints no such line"),
+    ],
+)
+def test_one_line_says_why_an_engine_prints_another_number(
+    plan, tokens, concurrency, words
+) -> None:
+    line = EngineCapacity(engine="x", num_tokens=tokens, max_concurrency=concurrency)
+    assert re.search(words, difference(line, plan, plan.capacity))
+
+
+def test_an_engine_that_would_not_start_says_why() -> None:
+    line = EngineCapacity(engine="x", num_tokens=None, max_concurrency=None, refused="pages differ")
+    assert difference(line, LLAMA, LLAMA.capacity) == "would not start: pages differ"
+
+
+# --- the report for a person ----------------------------------------------------------------------
+def test_the_text_answers_in_the_order_of_need() -> None:
+    lowered = replace(LLAMA, requested_len=131072)
+    lines = text_of(report_of(lowered))
+    wanted = [
+        "IT FITS: max_model_len 8,176 tokens, 512 blocks, 1.00 GiB",
+        "lowered from 131,072",
+        "requests that fit",
+        "longest request: 8,176 tokens",
+        "a request costs 0 B + 128.0 KiB a token",
+        "vllm_0_17 prints",
+        "counts the null block",
+        "group  kind  layers  block       page",
+        "weights       15.00 GiB  exact",
+        "Where the bytes go",
+        "! max_model_len was lowered",
+        "32 layers, 321 tokens written and read back: 0 mismatches, digest",
+        "measured: profiling 1.2 ms, grouping 0.4 ms, allocation 1.25 s",
+    ]
+    places = [lines.find(words) for words in wanted]
+    assert -1 not in places, wanted[places.index(-1)]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("plan", [LLAMA, GEMMA, HYBRID], ids=["llama", "gemma", "hybrid"])
+@pytest.mark.parametrize("columns", ["80", "72", "40", "500"])
+def test_a_pipe_gets_ascii_that_fits_its_columns(plan, columns, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    note = Note(text="a long story " * 20, knob="some.key", is_warning=True)
+    lines = text_of(report_of(plan, notes=(note,))).splitlines()
+    assert max(map(len, lines)) <= min(100, max(72, int(columns)))
+    assert all(line.isascii() and "\x1b" not in line for line in lines)
+
+
+def test_every_memory_figure_says_how_it_was_obtained_and_where_from() -> None:
+    words = words_of(report_of(LLAMA))
+    for item in profile_of((GIB,)).ranks[0].charged:
+        assert f"{item.name} {size(item.num_bytes)} {item.how} {item.source}" in words
+
+
+def test_a_failed_self_proof_and_one_not_run_are_plain() -> None:
+    broken = VerifyReport(layers=2, tokens=5, mismatches=7, digest="d" * 64, inject="swap")
+    assert "with inject=swap: 7 mismatches" in words_of(report_of(LLAMA, verify=broken))
+    missing = VerifyReport(reason="no memory")
+    assert "not run: no memory" in words_of(report_of(LLAMA, verify=missing))
+
+
+def test_a_model_without_a_cache_is_said_to_need_none() -> None:
+    config = replace(LLAMA.ranks[0].config, num_blocks=1, tensors=(), groups=(), bytes_per_block=0)
+    nothing = replace(
+        LLAMA, capacity=None, printed=(), ranks=(replace(LLAMA.ranks[0], config=config),)
+    )
+    assert "Nothing to store" in words_of(report_of(nothing))
+
+
+def test_equal_ranks_share_a_table_and_the_poorest_comes_first() -> None:
+    assert "Memory of rank 0, the poorest of 2" in words_of(report_of(HYBRID))
+    equal = plan_of(layers_of((full(), 4)), (GIB, GIB), length=64)
+    assert "Memory of each of 2 ranks" in words_of(report_of(equal))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    TextReport(TextReport.Options(name="text")).render(report_of(LLAMA), terminal)
+    return terminal.getvalue()
+
+
+def test_a_terminal_gets_colour_and_no_color_is_honoured(monkeypatch) -> None:
+    colour = re.compile(r"\x1b\[[0-9;]*3[1-7]m")
+    coloured = on_a_terminal(monkeypatch)
+    assert colour.search(coloured)
+    plain = on_a_terminal(monkeypatch, NO_COLOR="1")
+    assert not colour.search(plain)
+    strip = re.compile(r"\x1b\[[0-9;]*m")
+    assert strip.sub("", plain) == strip.sub("", coloured) == text_of(report_of(LLAMA))
+
+
+def test_a_report_in_a_pipe_imports_no_rich_and_no_array_library() -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); from report_runs import *; import io\n"
+        "from kvpipe.report.text import PLUGIN\n"
+        "from kvpipe.report._memory_map import memory_map\n"
+        "from kvpipe.report._document import plan_document\n"
+        "report = report_of(plan_of(layers_of((full(), 2)), (GIB,), length=64))\n"
+        "PLUGIN(PLUGIN.Options(name='text')).render(report, io.StringIO())\n"
+        "memory_map(plan_document(report))\n"
+        "print([m for m in ('rich', 'torch', 'numpy', 'pandas') if m in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_paragraphs_keep_long_words_whole_and_the_last_column_wraps() -> None:
+    section = Section(
+        title="t",
+        headers=("a", "b"),
+        align="rl",
+        rows=[("1", "word " * 30), ("22", "y" * 90)],
+        paragraphs=[Line("see " + "x" * 90)],
+    )
+    lines = [line.text for line in lay_out([section], 80)]
+    assert "".join(lines).count("word") == 30 and "".join(lines).count("y") == 90
+    assert any("x" * 90 in line for line in lines)
+    assert all(len(line) <= 80 for line in lines if "x" not in line)
+    assert lines[1] == "   a  b"
+    assert next(lay_out([Section(title="only")], 80)) == Line("only", "title")
+
+
+# --- the report for a program ---------------------------------------------------------------------
+def json_report() -> JsonReport:
+    return JsonReport(JsonReport.Options(name="json"))
+
+
+@pytest.mark.parametrize("plan", [LLAMA, GEMMA, HYBRID], ids=["llama", "gemma", "hybrid"])
+def test_json_is_one_document_and_equals_plan_json(plan) -> None:
+    report = report_of(plan)
+    written = json.loads(shown(json_report(), report))
+    assert written == json.loads(dumps(plan_document(report)))
+    assert written["status"] == "fits" and written["schema_version"] == 1
+    rank = written["plan"]["ranks"][0]
+    config = plan.ranks[0].config
+    assert rank["size_bytes"] == config.size_bytes == sum(t["size_bytes"] for t in rank["tensors"])
+    for group, spec in zip(rank["groups"], config.groups, strict=True):
+        assert [layer["layer"] for layer in group["layers"]] == list(spec.layer_names)
+        assert group["bytes_per_block"] + group["padding_bytes_per_block"] == config.bytes_per_block
+    for account in written["bytes"]["ranks"]:
+        assert sum(account["peak"].values()) == account["total_bytes"]
+
+
+def test_in_a_sweep_each_job_is_one_line() -> None:
+    report = json_report()
+    stream = io.StringIO()
+    report.render(report_of(LLAMA, job="0"), stream)
+    report.render_failure(DoesNotFit("too small", longest_len=7), "1", stream)
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (first["job"], first["status"]) == ("0", "fits")
+    assert (second["job"], second["status"], second["longest_len"]) == ("1", "does_not_fit", 7)
+
+
+def test_failures_carry_their_numbers_and_problems() -> None:
+    small = failure_document(DoesNotFit("no", needed_bytes=(9,), available_bytes=(4,)))
+    assert (small["exit_code"], small["needed_bytes"], small["available_bytes"]) == (1, [9], [4])
+    wrong = failure_document(ConfigError(Problem("a.b", "an int", "'x'", "try 3")))
+    assert (wrong["status"], wrong["exit_code"]) == ("wrong_request", 2)
+    assert wrong["problems"] == [
+        {"key": "a.b", "expected": "an int", "got": "'x'", "knob": "try 3"}
+    ]
+    assert json.loads(dumps(small)) and json.loads(dumps(wrong))
+
+
+def test_text_and_none_leave_failures_to_stderr() -> None:
+    for report in (
+        TextReport(TextReport.Options(name="text")),
+        NoReport(NoReport.Options(name="none")),
+    ):
+        stream = io.StringIO()
+        report.render_failure(DoesNotFit("no"), None, stream)
+        assert stream.getvalue() == ""
+
+
+def test_no_document_holds_nan_or_infinity() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dumps({"x": float("inf")})
+
+
+def test_none_writes_nothing() -> None:
+    assert shown(NoReport(NoReport.Options(name="none")), report_of(LLAMA)) == ""
+
+
+def test_every_option_file_is_complete_and_names_a_plugin() -> None:
+    files = sorted((ROOT / "conf" / "report").glob("*.yaml"))
+    assert [file.stem for file in files] == REGISTRIES["report"].names()
+    for file in files:
+        options = yaml.safe_load(file.read_text())
+        plugin = REGISTRIES["report"].get(options["name"])
+        assert options["name"] == file.stem
+        assert plugin(plugin.Options(**options)).options.model_fields_set == set(
+            plugin.Options.model_fields
+        )
+
+
+# --- the schema is documented ---------------------------------------------------------------------
+# Described as a whole, or by a table of their own.
+OPEN = re.compile(
+    r"config|backend|seconds|bytes\.causes|bytes\.ranks\[\]\.(peak|steady)|.*\.spec\.fields"
+    r"|memory\.ranks\[\]\.(total|requested|available_kv)"
+)
+
+
+def key_paths(value: object, path: str = "") -> set[str]:
+    """`plan.ranks[].num_blocks`: every key of a document, lists by their elements."""
+    if isinstance(value, dict):
+        paths = set()
+        for key, item in value.items():
+            here = f"{path}.{key}" if path else key
+            paths |= {here} | (set() if OPEN.fullmatch(here) else key_paths(item, here))
+        return paths
+    if isinstance(value, list):
+        return {found for item in value for found in key_paths(item, f"{path}[]")}
+    return set()
+
+
+def schema_page() -> str:
+    return (ROOT / "docs" / "plan_schema.md").read_text(encoding="utf-8")
+
+
+def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real() -> None:
+    documents = [
+        plan_document(
+            report_of(
+                replace(plan, shared_layers=(("model.layers.9", "model.layers.1"),)),
+                notes=(Note(text="n", knob="k"),),
+                address_map={"ranks": [address_map(plan.ranks[0].config).to_json()]},
+                job="0",
+            )
+        )
+        for plan in (LLAMA, GEMMA, HYBRID)
+    ]
+    documents.append(failure_document(DoesNotFit("x", needed_bytes=(1,))))
+    documents.append(failure_document(ConfigError(Problem("a", "b", "c"))))
+    found: set[str] = set()
+    for document in documents:
+        found |= key_paths(json.loads(dumps(document)))
+    documented = set(re.findall(r"^\| `([^`]+)` \|", schema_page(), re.MULTILINE))
+    assert found - documented == set()
+    assert documented - found == set()
+
+
+def test_every_cause_is_documented_in_order() -> None:
+    table = schema_page().partition("| cause | meaning |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert table.splitlines() == [f"| {cause} | {meaning} |" for cause, meaning in CAUSES.items()]
+
+
+@pytest.mark.parametrize("kind", SPECS.names())
+def test_the_own_fields_of_every_kind_of_spec_are_documented(kind: str) -> None:
+    own = [
+        f.name for f in fields(SPECS.get(kind)) if f.name not in ("block_size", "page_size_padded")
+    ]
+    assert f"\n| {kind} | {', '.join(own)} |\n" in schema_page()
+
+
+def test_the_documented_version_is_the_written_one() -> None:
+    version = plan_document(report_of(LLAMA))["schema_version"]
+    assert schema_page().startswith(f"# plan.json, schema `kvpipe.plan` version {version}\n")
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+def rows() -> list[dict[str, object]]:
+    fits = {"status": "fits", "exit_code": 0, "error": ""}
+    done = [
+        {"job": i, "overrides": f"model={m}", **fits, **summary(plan_document(report_of(plan)))}
+        for i, (m, plan) in enumerate((("llama", LLAMA), ("gemma3_27b", GEMMA)))
+    ]
+    failed = {
+        "job": 2,
+        "overrides": "model=llama cache.block_size=7",
+        "status": "does_not_fit",
+        "exit_code": 1,
+        "error": "cache: one request needs 3 blocks, 1 fits",
+    }
+    return [*done, failed]
+
+
+def test_a_summary_has_the_fields_of_the_table() -> None:
+    assert tuple(summary(plan_document(report_of(LLAMA)))) == FIELDS
+    llama = rows()[0]
+    assert (llama["num_blocks"], llama["kv_bytes"], llama["requests_at_peak"]) == (512, GIB, 1)
+    assert llama["waste_percent"] == round(100 / 512, 2)  # the null block, nothing else
+    assert llama["printed"] == {"vllm_0_17": 8192}
+
+
+def test_the_sweep_table_has_every_job_and_every_error_at_80_columns() -> None:
+    table = sweep_table(rows(), width=80)
+    lines = table.splitlines()
+    assert lines[0] == "3 jobs, 2 fit"
+    assert max(map(len, lines)) <= 80
+    assert "job 2 (1): cache: one request needs 3 blocks, 1 fits" in table
+    words = " ".join(table.split())
+    assert "0 fits 8,176 1 1 1.00 GiB 0.2% model=llama" in words
+    assert "2 does_not_fit - - - - - model=llama" in words
+
+
+def test_the_csv_has_one_line_a_job_and_a_column_an_engine() -> None:
+    read = list(csv.DictReader(io.StringIO(sweep_csv(rows()))))
+    assert [row["job"] for row in read] == ["0", "1", "2"]
+    assert read[0]["printed_vllm_0_17"] == "8192" and read[2]["printed_vllm_0_17"] == ""
+    assert read[2]["error"] == "cache: one request needs 3 blocks, 1 fits"
+    assert set(FIELDS) - {"printed"} <= set(read[0])
+
+
+# --- figures and files ----------------------------------------------------------------------------
+@given(st.integers(0, 2**50))
+def test_a_written_size_reads_back_within_its_rounding(num_bytes: int) -> None:
+    number, unit = size(num_bytes).split()
+    value = float(number.replace(",", ""))
+    power = ("B", "KiB", "MiB", "GiB", "TiB").index(unit)
+    assert abs(value * 1024**power - num_bytes) <= 0.051 * 1024**power
+    assert value < 1024 or unit == "TiB"
+
+
+def test_figures_have_units_and_small_shares_are_not_nothing() -> None:
+    assert (size(0), size(576), size(2**30), size(2**20 - 1)) == (
+        "0 B",
+        "576 B",
+        "1.00 GiB",
+        "1.00 MiB",
+    )
+    assert (count(1, "block"), count(0, "block"), count(4096, "token")) == (
+        "1 block",
+        "0 blocks",
+        "4,096 tokens",
+    )
+    assert (percent(0, 5), percent(1, 10**6), percent(1, 4)) == ("0.0%", "<0.1%", "25.0%")
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "plan.json"
+    write_atomic(path, "one ü")
+    assert path.read_text(encoding="utf-8") == "one ü"
+    with pytest.raises(UnicodeEncodeError):
+        write_atomic(path, "half of it, then \ud800")
+    assert path.read_text(encoding="utf-8") == "one ü"
+    write_atomic(str(path), "two")
+    assert path.read_text() == "two"
+    assert [p.name for p in path.parent.iterdir()] == ["plan.json"]
+
+
+def test_a_written_file_can_be_read_by_whom_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_atomic(tmp_path / "x", "")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
