@@ -39,10 +39,14 @@ class ConfigError(KvpipeError):
 
     exit_code = 2
 
-    def __init__(self, problems: Iterable[Problem] | Problem, reference_type: str = "") -> None:
+    def __init__(
+        self, problems: Iterable[Problem] | Problem, reference_type: str = "", stage: str = ""
+    ) -> None:
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
-        # The exception type the reference engine raises here: data for tests, never shown.
+        # The exception type the reference engine raises here, and in which of its steps (groups,
+        # configs): data for tests, never shown.
         self.reference_type = reference_type
+        self.stage = stage
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
@@ -63,8 +67,10 @@ class DoesNotFit(KvpipeError):
         available_bytes: tuple[int, ...] = (),
         longest_len: int | None = None,
         reference_type: str = "ValueError",
+        stage: str = "configs",
     ) -> None:
         super().__init__(message)
+        self.stage = stage
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
         self.longest_len = longest_len

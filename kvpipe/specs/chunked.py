@@ -32,7 +32,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
 
     @property
     def type_key(self) -> tuple[object, ...]:
-        return ("chunked", self.attention_chunk_size)
+        return ("chunked", self.attention_chunk_size, self.dcp_sharded)
 
     def max_blocks(self, limits: RequestLimits) -> int:
         held = min(self.attention_chunk_size + limits.tokens_in_flight, limits.max_model_len)
@@ -46,6 +46,12 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
 
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+
+    def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
+        """A full chunk and the block it starts in; where no chunk is ever full, every token."""
+        if self.attention_chunk_size >= limits.max_model_len:
+            return super().steady_cost(limits)
+        return cdiv(self.attention_chunk_size - 1, self.block_size) + 1, 0.0
 
     def _first_block(self, computed: int) -> int:
         """The block that holds the first token of the chunk of token number `computed`."""

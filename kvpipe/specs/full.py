@@ -37,7 +37,7 @@ class FullAttentionSpec(AttentionSpec):
 
     @property
     def type_key(self) -> tuple[object, ...]:
-        return ("full",)
+        return ("full", self.dcp_sharded)
 
     def _kind_problem(self, other: KVCacheSpec, ignore: frozenset[str]) -> str:
         joins = other.kind == self.kind or ("kind" in ignore and other.kind in ("full", "sink"))

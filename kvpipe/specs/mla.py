@@ -18,7 +18,7 @@ class MLAAttentionSpec(LatentSpec):
 
     @property
     def type_key(self) -> tuple[object, ...]:
-        return ("full",)
+        return ("full", self.dcp_sharded)
 
     def windowed(self, window: int) -> KVCacheSpec:
         from kvpipe.specs.sliding_mla import SlidingWindowMLASpec

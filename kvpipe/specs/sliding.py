@@ -33,7 +33,7 @@ class SlidingWindowSpec(AttentionSpec):
 
     @property
     def type_key(self) -> tuple[object, ...]:
-        return ("sliding", self.sliding_window)
+        return ("sliding", self.sliding_window, self.dcp_sharded)
 
     def _reach(self, limits: RequestLimits) -> int:
         """Tokens kept before the oldest token in flight; prefill lookahead moves it back."""
@@ -47,6 +47,13 @@ class SlidingWindowSpec(AttentionSpec):
 
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+
+    def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
+        """A full window and the block it starts in; where the window is never full, every token."""
+        held = self._reach(limits) + 1
+        if held >= limits.max_model_len:
+            return super().steady_cost(limits)
+        return cdiv(held - 1, self.block_size) + 1, 0.0
 
     def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
         first = max(0, computed - self._reach(limits)) // self.block_size

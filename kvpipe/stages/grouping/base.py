@@ -8,16 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.engines.base import EngineRules
+from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPages:
-    """Where the pages of one layer lie in a tensor: page of block b at offset + b * block_stride."""
+    """Where the pages of one layer lie in a tensor: page of block b at offset + b * block_stride.
+
+    head_stride: set where a page is not one run of bytes but one a head, that far apart (placements
+    with heads outside layers or blocks); each run is then page / heads bytes.
+    layer_stride: bytes to the next layer of the same spec in the same group (0: none was planned).
+    """
 
     layer: str
     offset: int
     block_stride: int
+    layer_stride: int = 0
+    head_stride: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,25 +67,27 @@ class KVCacheConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankPlan:
-    """One rank's config and its accounts. available_bytes was given; required_bytes is what admission
-    compares with it (one request of max_model_len); stranded_bytes: blocks this rank could hold
-    beyond the common num_blocks of the poorest rank."""
-
-    config: KVCacheConfig
-    available_bytes: int
-    required_bytes: int
-    stranded_bytes: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class EngineCapacity:
     """The two numbers an engine prints; None where it prints none. Computed as that engine does,
-    wrong for hybrid models where it is wrong there."""
+    wrong for hybrid models where it is wrong there. refused: why that engine would not start."""
 
     engine: str
     num_tokens: int | None
     max_concurrency: float | None
+    refused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPlan:
+    """One rank's config and its accounts. available_bytes was given; required_bytes is what
+    admission compares with it (one request of max_model_len); stranded_bytes: blocks this rank could
+    hold beyond the common num_blocks of the poorest rank; printed: the engine's line for it."""
+
+    config: KVCacheConfig
+    available_bytes: int
+    required_bytes: int
+    printed: EngineCapacity
+    stranded_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +101,13 @@ class GroupDemand:
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """What the plan really holds (design: bytes a request, blocks a request a group, requests,
-    longest request, two-parameter cost). usable_blocks excludes the null block.
+    """What the plan really holds: bytes a request, blocks a request takes for each group, requests
+    that fit, longest request that fits, two-parameter cost. usable_blocks excludes the null block.
 
-    request_len: tokens the figures are for (max_model_len). demands: one a group.
-    bytes_fixed + bytes_per_token * length approximates steady bytes of one request from above.
+    request_len: tokens the figures are for (max_model_len). demands: one a group. Bytes are those of
+    the rank with the most bytes a block. requests_at_peak: all prefilling at once; requests_steady:
+    all decoding at request_len. longest_request: tokens, up to request_len.
+    bytes_fixed + bytes_per_token * length is never below the steady bytes of one request.
     """
 
     usable_blocks: int
@@ -119,11 +131,34 @@ class Padding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupingRequest:
+    """Everything grouping decides from.
+
+    ranks: the CacheLayers of each rank, in order of appearance. memory: bytes for the cache of each
+    rank. fit: limits.max_model_len may be lowered to the longest that fits. kv_cache_layout: order
+    of the axes of one backing allocation, for engines that make one ("LBNHC": layers outermost).
+    max_num_seqs: requests that the scheduler may run at once, for notes only.
+    compared: engines whose capacity lines stand beside the plan's own.
+    """
+
+    ranks: tuple[tuple[CacheLayer, ...], ...]
+    limits: RequestLimits
+    memory: tuple[int, ...]
+    rules: EngineRules
+    fit: bool = False
+    disable_hybrid_kv_cache_manager: bool = False
+    num_gpu_blocks_override: int | None = None
+    kv_cache_layout: str = "LBNHC"
+    max_num_seqs: int | None = None
+    compared: tuple[EngineRules, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The answer: a config a rank, the length it is for, and its capacity.
 
-    shared_layers: (layer, target) pairs that own no bytes. true capacity and what each named engine
-    would print stand side by side in `capacity` and `printed`.
+    shared_layers: (layer, target) pairs that own no bytes. True capacity and what each named engine
+    would print stand side by side in `capacity` and `printed` (the run's engine first).
     """
 
     engine: str

@@ -1,0 +1,93 @@
+"""EngineRules: where engines differ in planning, as a set of named rules.
+
+A preset is one file that fills these in. Rules swap decisions inside the stages; they never swap a
+stage. What a kind of cache is and needs stays in `specs/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.specs.base import RequestLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRules:
+    """source: what the rules were read from. Each field says what the engine does."""
+
+    class Options(BaseModel):
+        """An engine is chosen by name; its rules are not options."""
+
+        model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+        name: str
+
+    # Layouts of the one backing allocation, outermost axis first.
+    LAYOUTS: ClassVar[tuple[str, ...]] = ("LBNHC", "LBHNC", "LHBNC", "BLNHC", "BLHNC", "BHLNC")
+
+    name: str
+    source: str
+
+    # --- what it accepts ---------------------------------------------------------------------
+    # Block sizes a user may set for attention layers on a CUDA device, in tokens; (): any that the
+    # kernel block of the layout divides.
+    cuda_block_sizes: tuple[int, ...] = ()
+    # first_refused: it fails where an encoder-only layer comes first and pages differ in size.
+    encoder_only: Literal["stored", "first_refused", "refused"] = "stored"
+    # A rank that stores nothing beside ranks that do.
+    empty_rank: Literal["allowed", "refused"] = "allowed"
+
+    # --- how it reads the limits of a request --------------------------------------------------
+    prefill_context_parallel: bool = True  # False: the tokens are spread over dcp ranks only
+    tokens_in_flight: Literal["all_batches", "one_batch"] = "all_batches"
+    mamba_mode_all: Literal["every_boundary", "as_none"] = "every_boundary"
+
+    # --- how layers become groups --------------------------------------------------------------
+    # Kind of the first layer -> fields not compared when layers merge; the first layer's are used.
+    # "kind" lets kinds that keep every token merge with each other.
+    merge_ignores: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Two remembered windows in one merge: an error, or simply no merge.
+    window_conflict: Literal["refused", "no_merge"] = "no_merge"
+    # Layers go to equal specs only, or to the first group they merge with.
+    bucket_by: Literal["equal", "merge"] = "equal"
+    # Buckets are padded to the largest when it is less than this many times the smallest.
+    padding_threshold: float = 1.25
+    states_of_one_type: Literal["any_page", "equal_pages"] = "any_page"
+    promotion_takes_block_size: bool = True  # of the full layers, by layers promoted to join them
+    # Pages that differ in size. refuse: they must divide the largest. pad_states: states are padded
+    # and others, too, unless their kind is in `unpaddable_kinds`. pad: all that do not divide are.
+    unify_pages: Literal["refuse", "pad_states", "pad"] = "pad"
+    unpaddable_kinds: frozenset[str] = frozenset()
+    packed_groups: bool = False  # layouts that start with B may mix page sizes
+
+    # --- from memory to blocks -----------------------------------------------------------------
+    pool: Literal["tensors", "one_allocation"] = "tensors"
+    # What num_gpu_blocks_override stands for: the count alone (the fit is still checked against the
+    # profiled memory), the memory itself, or a count that the memory must hold.
+    override: Literal["count", "memory", "checked_count"] = "checked_count"
+
+    # --- admission and what is printed ---------------------------------------------------------
+    admission: Literal["first_group", "every_group"] = "every_group"
+    reserves_null_block: bool = True
+    # The bound it uses, or one that is known to suffice (`peak_blocks`).
+    request_bound: Literal["max_blocks", "peak_blocks"] = "peak_blocks"
+    # The capacity line. group_share: blocks over groups times the smallest block; by_concurrency:
+    # concurrency times the length; usable: the same without the null block.
+    printed: Literal["group_share", "by_concurrency", "usable"] = "usable"
+
+    def limits(self, asked: RequestLimits) -> RequestLimits:
+        """The limits as this engine counts them."""
+        changes: dict[str, int | str] = {}
+        if not self.prefill_context_parallel:
+            changes["pcp"] = 1
+        if self.tokens_in_flight == "one_batch":
+            changes |= {"max_concurrent_batches": 1, "num_lookahead_tokens": 0}
+        if self.mamba_mode_all == "as_none" and asked.mamba_cache_mode == "all":
+            changes["mamba_cache_mode"] = "none"
+        return replace(asked, **changes) if changes else asked  # type: ignore[arg-type]
+
+    def ignored(self, kind: str) -> frozenset[str]:
+        return self.merge_ignores.get(kind, frozenset())

@@ -1,0 +1,9 @@
+"""kvpipe's own rules, the default: vLLM 0.17's grouping without its shortcuts.
+
+Every field is compared when layers merge, pages that do not divide are padded instead of refused,
+and a plan stands only if one request really fits: all groups counted, the null block set aside.
+"""
+
+from kvpipe.engines.base import EngineRules
+
+PLUGIN = EngineRules(name="kvpipe", source="kvpipe")

@@ -1,0 +1,163 @@
+"""Does one request fit, and how long may it be: bytes needed against bytes given.
+
+Block counts never fall as a request grows longer, so the longest length that fits is found by
+bisection; it is exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kvpipe.engines.base import EngineRules
+from kvpipe.errors import ConfigError, DoesNotFit, SpecError
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.stages.grouping._pool import Pool
+from kvpipe.stages.grouping._problems import refuse
+
+MEMORY_KNOB = "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """One rank: its pool and the bytes it may use."""
+
+    pool: Pool
+    memory: int
+
+    @property
+    def rules(self) -> EngineRules:
+        return self.pool.rules
+
+    @cached_property
+    def counted(self) -> list[tuple[KVCacheSpec, int]]:
+        """Group specs that the check counts, and how many groups have each."""
+        groups = self.pool.groups
+        counted = groups[:1] if self.rules.admission == "first_group" else groups
+        return list(Counter(group.spec for group in counted).items())
+
+    @property
+    def usable(self) -> int:
+        """Bytes that requests may hold: the null block is never handed out."""
+        null = self.pool.bytes_per_block if self.rules.reserves_null_block else 0
+        return self.memory - null
+
+    def blocks(self, limits: RequestLimits) -> int:
+        """Blocks of one request that the check counts."""
+        bound = _bound(self.rules)
+        return sum(bound(spec, limits) * times for spec, times in self.counted)
+
+    def required_bytes(self, limits: RequestLimits) -> int:
+        if self.pool.is_uniform and self.rules.admission == "first_group":
+            spec = self.pool.groups[0].spec
+            names = self.pool.groups[0].layer_names
+            return sum(spec.of_layer(name).max_memory_bytes(limits) for name in names)
+        return self.blocks(limits) * self.pool.bytes_per_block
+
+    def fits(self, limits: RequestLimits) -> bool:
+        return self.required_bytes(limits) <= self.usable
+
+    def longest(self, limits: RequestLimits) -> int | None:
+        """The longest length up to max_model_len that fits; None if not even one token does."""
+        return longest_length(lambda n: self.fits(limits.with_length(n)), limits.max_model_len)
+
+
+def _bound(rules: EngineRules) -> Callable[[KVCacheSpec, RequestLimits], int]:
+    if rules.request_bound == "peak_blocks":
+        return lambda spec, limits: spec.peak_blocks(limits)
+    return lambda spec, limits: spec.max_blocks(limits)
+
+
+def longest_length(fits: Callable[[int], bool], longest: int) -> int | None:
+    """The largest n in 1..longest with fits(n), which holds for every shorter length, too."""
+    if fits(longest):
+        return longest
+    low, high = 0, longest  # low fits (or is nothing), high does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low or None
+
+
+def admit(ranks: Sequence[Admission], limits: RequestLimits, fit: bool) -> RequestLimits:
+    """The limits, with max_model_len lowered under `fit`; DoesNotFit if a rank is too small."""
+    try:
+        needed = tuple(rank.required_bytes(limits) for rank in ranks)
+        if fit:
+            limits = _fitted(ranks, limits, needed)
+        for rank in ranks:
+            _check(rank, limits, needed, ranks)
+    except SpecError as error:
+        raise _wrong_limits(error) from error
+    return limits
+
+
+def _fitted(
+    ranks: Sequence[Admission], limits: RequestLimits, needed: tuple[int, ...]
+) -> RequestLimits:
+    lengths = [rank.longest(limits) for rank in ranks]
+    if None in lengths:
+        rank = ranks[lengths.index(None)]
+        raise _too_small(rank, replace(limits, max_model_len=1), needed, ranks, None)
+    return limits.with_length(min(n for n in lengths if n))
+
+
+def _check(
+    rank: Admission, limits: RequestLimits, needed: tuple[int, ...], ranks: Sequence[Admission]
+) -> None:
+    if rank.pool.groups and not rank.pool.is_empty and rank.usable <= 0:
+        if rank.required_bytes(limits) or rank.rules.name != "kvpipe":
+            raise _too_small(rank, limits, needed, ranks, None)
+    elif not rank.fits(limits):
+        raise _too_small(rank, limits, needed, ranks, rank.longest(limits))
+
+
+def _too_small(
+    rank: Admission,
+    limits: RequestLimits,
+    needed: tuple[int, ...],
+    ranks: Sequence[Admission],
+    longest: int | None,
+) -> DoesNotFit:
+    """What one request needs, what is there, the longest that fits, and what helps."""
+    width = rank.pool.bytes_per_block
+    have = max(0, rank.usable)
+    tokens = "1 token" if limits.max_model_len == 1 else f"{limits.max_model_len:,} tokens"
+    where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
+    line = (
+        f"scheduler.max_model_len: one request of {tokens} needs {rank.blocks(limits):,} blocks "
+        f"({size(rank.required_bytes(limits))}){where}, {have // width if width else 0:,} fit "
+        f"({size(have)}). "
+    )
+    advice = (
+        f"Lower it to {longest:,}, or raise {MEMORY_KNOB}"
+        if longest
+        else f"No length fits: raise {MEMORY_KNOB}"
+    )
+    return DoesNotFit(
+        line + advice,
+        needed_bytes=needed,
+        available_bytes=tuple(each.memory for each in ranks),
+        longest_len=longest,
+    )
+
+
+def _wrong_limits(error: SpecError) -> ConfigError:
+    return refuse(
+        "parallel.decode_context_parallel_size",
+        "1 for layers with a sliding window",
+        str(error),
+        "set it to 1",
+        reference="AssertionError",
+        stage="configs",
+    )
+
+
+def size(num_bytes: int) -> str:
+    """Bytes as a person reads them: 96.0 MiB."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:,.1f} {unit}"
+    return f"{num_bytes:,} bytes"

@@ -1,0 +1,55 @@
+"""What a plan really holds: every group counted, the null block set aside, peak and steady state."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.stages.grouping._admission import longest_length
+from kvpipe.stages.grouping.base import Capacity, GroupDemand, KVCacheConfig
+
+
+def true_capacity(config: KVCacheConfig, limits: RequestLimits) -> Capacity | None:
+    """Of one rank's config; None when a request stores nothing."""
+    specs = Counter(group.spec for group in config.groups)
+    length, width, usable = limits.max_model_len, config.bytes_per_block, config.num_blocks - 1
+    peaks = {spec: spec.peak_blocks(limits) for spec in specs}
+    steadies = {spec: spec.steady_blocks(length, limits) for spec in specs}
+    peak = sum(peaks[spec] * times for spec, times in specs.items())
+    steady = sum(steadies[spec] * times for spec, times in specs.items())
+    if not peak or not width:
+        return None
+    fixed, slope = _cost(specs, limits)
+    return Capacity(
+        usable_blocks=max(0, usable),
+        request_len=length,
+        demands=tuple(
+            GroupDemand(
+                kind=group.spec.kind,
+                peak_blocks=peaks[group.spec],
+                steady_blocks=steadies[group.spec],
+            )
+            for group in config.groups
+        ),
+        peak_bytes=peak * width,
+        steady_bytes=steady * width,
+        requests_at_peak=max(0, usable) // peak,
+        requests_steady=max(0, usable) // max(1, steady),
+        longest_request=longest_length(lambda n: _peak(specs, limits, n) <= usable, length) or 0,
+        bytes_fixed=fixed * width,
+        bytes_per_token=slope * width,
+    )
+
+
+def _peak(specs: Counter[KVCacheSpec], limits: RequestLimits, length: int) -> int:
+    shorter = limits.with_length(length)
+    return sum(spec.peak_blocks(shorter) * times for spec, times in specs.items())
+
+
+def _cost(specs: Counter[KVCacheSpec], limits: RequestLimits) -> tuple[int, float]:
+    """Blocks of one request while decoding: at most fixed + slope * length."""
+    costs = [(spec.steady_cost(limits), times) for spec, times in specs.items()]
+    return (
+        sum(fixed * times for (fixed, _), times in costs),
+        sum(slope * times for (_, slope), times in costs),
+    )
