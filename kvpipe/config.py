@@ -146,6 +146,7 @@ class RunConfig:
     scheduler: SchedulerConfig
     plugins: Mapping[str, PluginChoice]
     example: Mapping[str, Any]
+    trace: Mapping[str, Any]  # checked by `kvpipe replay`, which alone reads it
 
 
 def read_config(raw: Mapping[str, Any], fallback: Mapping[str, Any] | None = None) -> RunConfig:
@@ -166,7 +167,7 @@ def collect(
     """Every problem of shape and type, and the request with each wrong value replaced by the
     fallback's (None where that does not make it whole)."""
     problems: list[Problem] = []
-    known = {*FIXED_SECTIONS, *SECTIONS, "command", "example"}
+    known = {*FIXED_SECTIONS, *SECTIONS, "command", "example", "trace"}
     for key in raw.keys() - known:
         problems.append(Problem(key, "a known section", f"'{key}'", did_you_mean(key, known)))
     fixed: dict[str, Any] = {}
@@ -186,6 +187,7 @@ def collect(
             command=raw.get("command") or "run",
             plugins=plugins,
             example=raw.get("example") or {},
+            trace=raw.get("trace") or {},
             **fixed,
         )
         if whole

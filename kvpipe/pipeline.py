@@ -16,8 +16,10 @@ from kvpipe.backends.base import Backend
 from kvpipe.confdir import shipped_option
 from kvpipe.config import RunConfig, collect
 from kvpipe.errors import ConfigError
+from kvpipe.planning import COMPARED
 from kvpipe.plugins import REGISTRIES
 from kvpipe.stages.allocation._addresses import address_map
+from kvpipe.stages.allocation._placements import LETTERED
 from kvpipe.stages.allocation.base import AddressMap, AllocationRequest
 from kvpipe.stages.binding.base import BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import GroupingRequest, Plan
@@ -133,15 +135,16 @@ def _profiling(config: RunConfig, resolved: ResolvedRun) -> ProfilingRequest:
 def _grouping(config: RunConfig, resolved: ResolvedRun, profile: MemoryProfile) -> GroupingRequest:
     placement = config.placement.name
     return GroupingRequest(
-        layers=tuple(rank.layers for rank in resolved.ranks),
+        ranks=tuple(rank.layers for rank in resolved.ranks),
         limits=resolved.limits,
         memory=profile.available_kv_bytes,
         rules=config.plugins["engine"].plugin,
         fit=resolved.fit,
         disable_hybrid_kv_cache_manager=config.cache.disable_hybrid_kv_cache_manager,
         num_gpu_blocks_override=config.cache.num_gpu_blocks_override,
-        kv_cache_layout=placement.upper() if placement.endswith("c") else None,
+        kv_cache_layout=placement.upper() if placement in LETTERED else "LBNHC",
         max_num_seqs=resolved.max_num_seqs,
+        compared=COMPARED,
     )
 
 

@@ -1,0 +1,141 @@
+"""Profiling: every byte has a source, and the sums are those of an engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import pytest
+
+from kvpipe.backends.base import MemoryInfo
+from kvpipe.confdir import shipped_option
+from kvpipe.errors import ConfigError, DoesNotFit
+from kvpipe.models.base import ModelGeometry
+from kvpipe.plugins import REGISTRIES
+from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
+from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
+
+GIB = 2**30
+H100 = ResolvedDevice(
+    name="h100", type="cuda", is_here=False, total_bytes=80 * GIB, free_bytes=None, source="test"
+)
+CPU = ResolvedDevice(
+    name="cpu", type="cpu", is_here=True, total_bytes=16 * GIB, free_bytes=8 * GIB, source="test"
+)
+LLAMA = ModelGeometry(
+    name="llama",
+    file_dtype="bfloat16",
+    context_length=131072,
+    num_layers=32,
+    caches=(),
+    hidden_size=4096,
+    intermediate_size=14336,
+    vocab_size=128256,
+    parameter_count=8_030_261_248,
+)
+REQUEST = ProfilingRequest(
+    model=LLAMA,
+    served_dtype="bfloat16",
+    device=H100,
+    parallel=ResolvedParallel(tp=1, pp=1, dcp=1),
+    gpu_memory_utilization=0.9,
+    kv_cache_memory_bytes=None,
+    max_num_batched_tokens=2048,
+    max_num_seqs=256,
+)
+
+
+class Meter:
+    """A device that says how much it has."""
+
+    def memory_info(self) -> MemoryInfo:
+        return MemoryInfo(total_bytes=16 * GIB, free_bytes=6 * GIB, source="meter")
+
+
+def profile(name: str, request: ProfilingRequest, **options: object) -> MemoryProfile:
+    plugin = REGISTRIES["profiling"].get(name)
+    settings = {**shipped_option("profiling", name), **options}
+    return plugin(plugin.Options(**settings)).run(request, Meter())
+
+
+@pytest.mark.parametrize("name", ["auto", "fixed", "measured", "utilization"])
+def test_bytes_set_by_hand_win_over_every_plugin(name):
+    device = replace(CPU, is_here=True)
+    asked = replace(REQUEST, kv_cache_memory_bytes=30 * GIB, device=device)
+    got = profile(name, asked)
+    assert got.available_kv_bytes == (30 * GIB,)
+    assert got.ranks[0].available_kv.source == "cache.kv_cache_memory_bytes"
+
+
+def test_utilization_is_a_share_of_the_whole_less_every_charged_item():
+    (rank,) = profile("utilization", REQUEST).ranks
+    weights, activations, other = rank.charged
+    assert rank.requested.num_bytes == ceil(80 * GIB * 0.9)
+    assert weights.num_bytes == 8_030_261_248 * 2 and weights.how == "exact"
+    by_hand = 2048 * (2 * 4096 + 3 * 14336) * 2 + 256 * 128256 * 4
+    assert activations.num_bytes == by_hand and activations.how == "estimated"
+    assert other.how == "nominal"
+    left = rank.requested.num_bytes - weights.num_bytes - by_hand - other.num_bytes
+    assert rank.available_kv_bytes == left
+    assert all(item.source for item in (*rank.charged, rank.total, rank.requested))
+
+
+def test_items_set_by_hand_are_taken_as_they_are():
+    sizes = {"weights_bytes": 16 * GIB, "activation_bytes": "2GiB", "other_bytes": GIB}
+    (rank,) = profile("utilization", REQUEST, **sizes).ranks
+    assert [item.how for item in rank.charged] == ["set"] * 3
+    assert rank.available_kv_bytes == ceil(80 * GIB * 0.9) - 19 * GIB
+
+
+def test_ranks_share_the_weights():
+    parallel = ResolvedParallel(tp=2, pp=2, dcp=1)
+    got = profile("utilization", replace(REQUEST, parallel=parallel))
+    assert [rank.rank for rank in got.ranks] == [0, 1, 2, 3]
+    assert got.ranks[3].charged[0].num_bytes == 8_030_261_248 * 2 // 4
+
+
+def test_weights_that_fill_the_device_leave_nothing_and_say_which_knobs_help():
+    big = replace(LLAMA, parameter_count=70_000_000_000)
+    with pytest.raises(DoesNotFit, match="weights 130.39 GiB.*tensor_parallel_size"):
+        profile("utilization", replace(REQUEST, model=big))
+
+
+def test_unknown_weights_are_asked_for():
+    with pytest.raises(ConfigError, match="profiling.weights_bytes: expected bytes"):
+        profile("utilization", replace(REQUEST, model=replace(LLAMA, parameter_count=None)))
+
+
+def test_a_cpu_is_charged_no_weights_and_never_gives_more_than_half_of_what_is_free():
+    (rank,) = profile("utilization", replace(REQUEST, device=CPU)).ranks
+    assert sum(item.num_bytes for item in rank.charged) == 0
+    assert rank.available_kv_bytes == 4 * GIB
+
+
+def test_the_default_on_a_cpu_is_a_small_budget():
+    request = replace(REQUEST, device=CPU)
+    assert profile("auto", request).available_kv_bytes == (GIB,)
+    small = replace(request, device=replace(CPU, free_bytes=2 * GIB))
+    (rank,) = profile("auto", small).ranks
+    assert rank.available_kv_bytes == GIB // 2 and "quarter" in rank.available_kv.source
+
+
+def test_the_default_on_a_gpu_is_utilization():
+    assert (
+        profile("auto", REQUEST).available_kv_bytes
+        == profile("utilization", REQUEST).available_kv_bytes
+    )
+
+
+def test_measured_asks_the_device():
+    (rank,) = profile("measured", replace(REQUEST, device=CPU)).ranks
+    assert rank.available_kv_bytes == 3 * GIB and rank.available_kv.how == "measured"
+    here = replace(H100, is_here=True)
+    (rank,) = profile("measured", replace(REQUEST, device=here)).ranks
+    assert rank.available_kv_bytes == int(6 * GIB * 0.9)
+    with pytest.raises(ConfigError, match="is not here"):
+        profile("measured", REQUEST)
+
+
+def test_fixed_needs_its_bytes():
+    with pytest.raises(ConfigError, match="cache.kv_cache_memory_bytes: expected bytes a rank"):
+        profile("fixed", REQUEST)
