@@ -10,19 +10,19 @@ from collections.abc import Mapping
 
 # class -> (colour on a light page, on a dark page)
 COLOURS: Mapping[str, tuple[str, str]] = {
-    "weights": ("#6d4fb3", "#8468c9"),
+    "weights": ("#6d4fb3", "#7b5fc2"),
     "activations": ("#a886d9", "#a98bd6"),
     "other": ("#cdb9ea", "#cbb8e6"),
-    "cache": ("#2563b8", "#3b78cc"),
-    "layer": ("#2563b8", "#3b78cc"),
-    "payload": ("#2563b8", "#3b78cc"),
+    "cache": ("#2563b8", "#336fc4"),
+    "layer": ("#2563b8", "#336fc4"),
+    "payload": ("#2563b8", "#336fc4"),
     "prefill_in_flight": ("#7fb0ea", "#8db9ee"),
-    "block_tails": ("#1e8c72", "#2fa286"),
+    "block_tails": ("#17806a", "#1c836c"),
     "window_alignment": ("#7dcab5", "#86d1bd"),
-    "head_replication": ("#8b6b1f", "#a9862f"),
+    "head_replication": ("#86671c", "#8f6f22"),
     "padding_layers": ("#e08a1e", "#e8993a"),
     "page_padding": ("#f5c46b", "#f4c878"),
-    "null_block": ("#4a5568", "#8793a6"),
+    "null_block": ("#4a5568", "#69778b"),
 }
 # Nobody uses these bytes: (line, ground) light, then dark.
 HATCHED: Mapping[str, tuple[str, str, str, str]] = {
