@@ -1,4 +1,4 @@
-"""What a plan really holds: every group counted, the null block set aside, peak and steady state."""
+"""What a plan really holds: every group counted, the null block set aside, peak and steady."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ class _Bucket:
 def equal_groups(
     layers: Layers, rules: EngineRules
 ) -> tuple[tuple[KVCacheGroupSpec, ...], tuple[Padding, ...]]:
-    """Each bucket of n layers becomes ceil(n / size) groups; what is missing in the last is padding.
+    """Each bucket of n layers becomes ceil(n / size) groups; what the last ones lack is padding.
 
-    Group i of k takes layers i, i + k, i + 2k, ...: each pipeline stage then has some of every group.
+    Group i of k takes layers i, i + k, i + 2k, ...: each pipeline stage then has some of each group.
     """
     buckets = _buckets(layers, rules)
     size = group_size([len(bucket.names) for bucket in buckets], rules.padding_threshold)

@@ -73,8 +73,8 @@ def _without_hybrid(layers: Layers, rules: EngineRules) -> Grouping:
 
 
 def _promoted_instead(layers: Layers, rules: EngineRules) -> Grouping | None:
-    """Where a page can be neither divided nor padded, plain windows are promoted: they then join the
-    full layers' table, and no page needs to be unified. None where other windows are there."""
+    """Where a page can be neither divided nor padded, plain windows are promoted: they then join
+    the full layers' table, and no page needs to be unified. None where other windows are there."""
     kinds = {spec.kind for spec in distinct(layers.values())}
     if "sliding" not in kinds or kinds & {"sliding_mla", "chunked"}:
         return None

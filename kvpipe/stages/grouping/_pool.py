@@ -1,7 +1,7 @@
 """Memory -> blocks -> tensors: two ways to lay groups over one pool of block ids.
 
-tensors: as many tensors as the longest group has layers; tensor i holds the i-th layer of each group.
-one allocation: a block is as wide as the widest group, and each group lays its layers over it anew.
+tensors: as many as the longest group has layers; tensor i holds the i-th layer of each group.
+one allocation: a block is as wide as the widest group; each group lays its layers over it anew.
 Either way a block id belongs to one group at a time, so groups may overlay the same bytes.
 """
 
@@ -85,7 +85,7 @@ class Pool:
     def _tensors(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
         if self.is_uniform:
             group = self.groups[0]
-            sharing = [(name,) for name in group.layer_names]
+            sharing: list[tuple[str, ...]] = [(name,) for name in group.layer_names]
             pages = [group.layer_spec(name).page_size_bytes for name in group.layer_names]
         else:
             sharing = [

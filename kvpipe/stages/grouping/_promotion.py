@@ -1,4 +1,4 @@
-"""Hybrid manager off: sliding and chunked layers keep every token, to share the full layers' table."""
+"""Hybrid manager off: windowed layers keep every token, to share the full layers' table."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _divide_or_refuse(spec: KVCacheSpec, largest: int, rules: EngineRules) -> KV
             "cache.block_size",
             f"pages that divide the largest, {largest:,} bytes",
             f"a {spec.kind} page of {spec.page_size_bytes:,} bytes",
-            "set engine=kvpipe, which pads, or let cache.block_size=auto align attention with states",
+            "set engine=kvpipe, which pads, or cache.block_size=auto, which aligns with states",
             reference="NotImplementedError",
         )
     return _in_larger_blocks(spec, largest)

@@ -33,7 +33,7 @@ def stored_layers(ranks: Sequence[Sequence[CacheLayer]]) -> tuple[Layers, ...]:
 
 
 def union(ranks: Sequence[Layers]) -> Layers:
-    """All layers in order of appearance; tensor-parallel ranks repeat a layer with the same spec."""
+    """All layers in order of appearance; tensor-parallel ranks repeat a layer and its spec."""
     merged = dict(ranks[0])
     for rank in ranks[1:]:
         for name, spec in rank.items():

@@ -80,8 +80,8 @@ class EngineCapacity:
 @dataclass(frozen=True, kw_only=True)
 class RankPlan:
     """One rank's config and its accounts. available_bytes was given; required_bytes is what
-    admission compares with it (one request of max_model_len); stranded_bytes: blocks this rank could
-    hold beyond the common num_blocks of the poorest rank; printed: the engine's line for it."""
+    admission compares with it (one request of max_model_len); stranded_bytes: blocks this rank
+    could hold beyond the num_blocks of the poorest rank; printed: the engine's line for it."""
 
     config: KVCacheConfig
     available_bytes: int
@@ -104,9 +104,9 @@ class Capacity:
     """What the plan really holds: bytes a request, blocks a request takes for each group, requests
     that fit, longest request that fits, two-parameter cost. usable_blocks excludes the null block.
 
-    request_len: tokens the figures are for (max_model_len). demands: one a group. Bytes are those of
-    the rank with the most bytes a block. requests_at_peak: all prefilling at once; requests_steady:
-    all decoding at request_len. longest_request: tokens, up to request_len.
+    request_len: tokens the figures are for (max_model_len). demands: one a group. Bytes are those
+    of the rank with the most bytes a block. requests_at_peak: all prefilling at once;
+    requests_steady: all decoding at request_len. longest_request: tokens, up to request_len.
     bytes_fixed + bytes_per_token * length is never below the steady bytes of one request.
     """
 

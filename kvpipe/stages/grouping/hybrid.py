@@ -1,4 +1,4 @@
-"""grouping: CacheLayers of every rank, limits, memory -> Plan: which layers share blocks, and how many.
+"""grouping: CacheLayers of every rank, limits, memory -> Plan: which layers share blocks.
 
 In order: union of the ranks' layers, groups, pool of each rank, does one request fit (and at which
 length), blocks of the poorest rank, tensors, capacity.
@@ -24,6 +24,7 @@ from kvpipe.stages.grouping.base import (
     Capacity,
     EngineCapacity,
     GroupingRequest,
+    KVCacheGroupSpec,
     Plan,
     RankPlan,
 )
@@ -97,7 +98,9 @@ def _plan_ranks(
     return grouping, request.limits.with_length(limits.max_model_len), ranks
 
 
-def _groups_by_rank(grouping: Grouping, layers: Sequence[Layers]) -> list[tuple]:  # type: ignore
+def _groups_by_rank(
+    grouping: Grouping, layers: Sequence[Layers]
+) -> list[tuple[KVCacheGroupSpec, ...]]:
     if len(layers) == 1:
         return [grouping.groups]
     return [on_rank(grouping.groups, frozenset(mine)) for mine in layers]
