@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from kvpipe.backends._errors import ErrorRecord
 from kvpipe.backends._gather import GatherPlan
@@ -35,6 +35,9 @@ class Launch:
 
 class KernelBackend(TorchBackend):
     """Operations as kernel launches. Memory and views are the torch backend's."""
+
+    # One thread moves a whole row: the longer the better. A GPU wants many short ones.
+    long_rows: ClassVar[bool] = False
 
     def _start(self) -> None:
         """The persistent state of the kernels; subclasses call it when the device is chosen."""

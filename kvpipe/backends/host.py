@@ -28,7 +28,7 @@ class HostBackend(KernelBackend):
         cache_dir: str | None = None
 
     name = "host"
-    on_host: ClassVar[bool] = True
+    long_rows: ClassVar[bool] = True
 
     def __init__(self, options: Options | None = None) -> None:
         super().__init__()
