@@ -138,7 +138,7 @@ def _grouping(config: RunConfig, resolved: ResolvedRun, profile: MemoryProfile) 
         ranks=tuple(rank.layers for rank in resolved.ranks),
         limits=resolved.limits,
         memory=profile.available_kv_bytes,
-        rules=config.plugins["engine"].plugin,
+        rules=config.plugins["engine"].make(),
         fit=resolved.fit,
         disable_hybrid_kv_cache_manager=config.cache.disable_hybrid_kv_cache_manager,
         num_gpu_blocks_override=config.cache.num_gpu_blocks_override,

@@ -46,6 +46,8 @@ class EngineRules:
     mamba_mode_all: Literal["every_boundary", "as_none"] = "every_boundary"
 
     # --- how layers become groups --------------------------------------------------------------
+    # False: every layer is charged as if it kept all tokens (before groups by type existed).
+    groups_by_type: bool = True
     # Kind of the first layer -> fields not compared when layers merge; the first layer's are used.
     # "kind" lets kinds that keep every token merge with each other.
     merge_ignores: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -77,6 +79,10 @@ class EngineRules:
     # The capacity line. group_share: blocks over groups times the smallest block; by_concurrency:
     # concurrency times the length; usable: the same without the null block.
     printed: Literal["group_share", "by_concurrency", "usable"] = "usable"
+
+    def __call__(self, options: Options) -> EngineRules:
+        """These rules: what a run is given that chose them by name."""
+        return self
 
     def limits(self, asked: RequestLimits) -> RequestLimits:
         """The limits as this engine counts them."""

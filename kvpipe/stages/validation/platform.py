@@ -234,7 +234,7 @@ class _Resolution:
     ) -> None:
         if device.type != "cuda":
             return
-        rules = self.config.plugins["engine"].plugin
+        rules = self.config.plugins["engine"].make()
         legal = rules.cuda_block_sizes
         if legal and asked not in legal:
             raise ConfigError(

@@ -1,0 +1,184 @@
+"""vLLM by version: one table, rule -> value -> range of releases -> source.
+
+`rules_of("0.21.0")` picks one row a rule. A row holds from `since` (None: as far back as kvpipe
+knows) up to, not including, `until` (None: still). Where the release that changed a rule is not
+known, the row says between which releases it lies, and `certain` is False.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from kvpipe.engines.base import EngineRules
+
+Version = tuple[int, int, int]
+NEWEST: Version = (0, 33, 0)  # newest release that was read
+_PATTERN = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:[.+-]?[a-z].*)?")
+
+
+def parse_version(text: str) -> Version:
+    """(0, 28, 1) of "0.28.1" or "0.28.1rc1.dev452"; ValueError otherwise."""
+    match = _PATTERN.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a release in three parts, such as 0.21.0")
+    return (int(match[1]), int(match[2]), int(match[3]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """rule: a field of EngineRules or of EngineDefaults."""
+
+    rule: str
+    value: Any
+    since: Version | None = None
+    until: Version | None = None
+    source: str
+    certain: bool = True
+
+    def holds(self, version: Version) -> bool:
+        return (self.since or version) <= version < (self.until or (*version[:2], version[2] + 1))
+
+
+_READ = "vLLM 0.17.0 and 0.33.0, checked case by case against their own plans"
+_BETWEEN = "changed after 0.17.0, by 0.33.0: the release is not known"
+
+# A layer that keeps every token takes the first one's sizes where these differ.
+_FULL_0_17 = frozenset({"kind", "sink_len", "head_size_v"})
+# Latent caches are told apart by their cache dtype alone.
+_MLA_0_17 = frozenset(
+    {
+        "block_size",
+        "page_size_padded",
+        "num_kv_heads",
+        "head_size",
+        "head_size_v",
+        "dtype",
+        "state_content_bytes",
+        "tokens_per_state",
+        "dcp_sharded",
+        "alignment",
+    }
+)
+_MERGE_0_17: Mapping[str, frozenset[str]] = MappingProxyType(
+    {"full": _FULL_0_17, "sink": _FULL_0_17, "mla": _MLA_0_17}
+)
+_FULL_0_33 = frozenset({"kind", "sink_len"})
+_MERGE_0_33: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "full": _FULL_0_33,
+        "sink": _FULL_0_33,
+        "mla": frozenset({"alignment"}),
+        "sliding_mla": _MLA_0_17 - {"tokens_per_state", "dcp_sharded"},
+    }
+)
+
+
+def _changed(
+    rule: str, before: Any, after: Any, at: Version, source: str, *, certain: bool
+) -> tuple[Row, Row]:
+    """A rule that changed once."""
+    return (
+        Row(rule=rule, value=before, until=at, source=source, certain=certain),
+        Row(rule=rule, value=after, since=at, source=source, certain=certain),
+    )
+
+
+RULES: tuple[Row, ...] = (
+    *_changed(
+        "groups_by_type",
+        False,
+        True,
+        (0, 9, 1),
+        "issue 16118 (0.8) charges windows and chunks in full; groups by type date from June 2025",
+        certain=False,
+    ),
+    *_changed(
+        "printed",
+        "group_share",
+        "by_concurrency",
+        (0, 21, 0),
+        "issue 43308: the same memory, 55 thousand tokens in 0.20.0, 525 thousand in 0.21.0",
+        certain=True,
+    ),
+    *_changed(
+        "padding_threshold",
+        1.25,
+        1.5,
+        (0, 20, 0),
+        "1.25 in 0.17.0; pull request 2366 of tpu-inference quotes 1.5 in April 2026; "
+        "1.5 in 0.27.0 and 0.33.0",
+        certain=False,
+    ),
+    *_changed(
+        "tokens_in_flight",
+        "one_batch",
+        "all_batches",
+        (0, 26, 0),
+        "0.20.0 counts one batch for a window's bound, 0.26.0 every batch in flight; log X19 "
+        "(0.25.1) counts one",
+        certain=True,
+    ),
+    *_changed(
+        "admission", "first_group", "every_group", (0, 21, 0), f"{_READ}; {_BETWEEN}", certain=False
+    ),
+    *_changed(
+        "reserves_null_block", False, True, (0, 21, 0), f"{_READ}; {_BETWEEN}", certain=False
+    ),
+    *_changed(
+        "cuda_block_sizes",
+        (1, 2, 4, 8, 16, 32),
+        (),
+        (0, 20, 0),
+        "a fixed list in 0.17.0; by attention backend from 0.20.0",
+        certain=True,
+    ),
+    *_changed(
+        "mamba_mode_all",
+        "every_boundary",
+        "as_none",
+        (0, 33, 0),
+        "mode all is in 0.26.0 and gone in 0.33.0: the release is not known",
+        certain=False,
+    ),
+    *(
+        row
+        for rule, before, after in (
+            ("encoder_only", "first_refused", "refused"),
+            ("prefill_context_parallel", True, False),
+            ("merge_ignores", _MERGE_0_17, _MERGE_0_33),
+            ("bucket_by", "equal", "merge"),
+            ("states_of_one_type", "any_page", "equal_pages"),
+            ("promotion_takes_block_size", False, True),
+            ("unify_pages", "refuse", "pad_states"),
+            ("unpaddable_kinds", frozenset(), frozenset({"mla"})),
+            ("packed_groups", False, True),
+            ("pool", "tensors", "one_allocation"),
+            ("override", "count", "memory"),
+        )
+        for row in _changed(rule, before, after, (0, 33, 0), f"{_READ}; {_BETWEEN}", certain=False)
+    ),
+    Row(rule="empty_rank", value="refused", source=_READ),
+    Row(rule="window_conflict", value="refused", source=_READ),
+    Row(rule="request_bound", value="max_blocks", source=_READ),
+)
+
+# Where two neighbouring sets of rules differ: one release of each set.
+DISTINCT: tuple[str, ...] = ("0.8.0", "0.12.0", "0.17.0", "0.20.0", "0.21.0", "0.26.0", "0.33.0")
+
+
+def rules_of(version: str, name: str | None = None) -> EngineRules:
+    """The rules of a vLLM release. A release newer than NEWEST gets the newest rows."""
+    parsed = min(parse_version(version), (*NEWEST[:2], 10**6))
+    chosen = {row.rule: row.value for row in RULES if row.holds(parsed)}
+    return EngineRules(name=name or f"vllm {version}", source=_source(version), **chosen)
+
+
+def _source(version: str) -> str:
+    if parse_version(version)[:2] > NEWEST[:2]:
+        newest = ".".join(map(str, NEWEST))
+        return f"vLLM {version}, planned as {newest}, the newest release that was read"
+    return f"vLLM {version}"
