@@ -22,10 +22,11 @@ MEMORY_KNOB = "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """One rank: its pool and the bytes it may use."""
+    """One rank: its pool and the bytes it may use. knob: the setting that gives it more."""
 
     pool: Pool
     memory: int
+    knob: str = MEMORY_KNOB
 
     @property
     def rules(self) -> EngineRules:
@@ -107,10 +108,11 @@ def _fitted(
 def _check(
     rank: Admission, limits: RequestLimits, needed: tuple[int, ...], ranks: Sequence[Admission]
 ) -> None:
-    if rank.pool.groups and not rank.pool.is_empty and rank.usable <= 0:
-        if rank.required_bytes(limits) or rank.rules.name != "kvpipe":
-            raise _too_small(rank, limits, needed, ranks, None)
-    elif not rank.fits(limits):
+    if not rank.pool.bytes_per_block:
+        return
+    if rank.usable <= 0:
+        raise _too_small(rank, limits, needed, ranks, None)
+    if not rank.fits(limits):
         raise _too_small(rank, limits, needed, ranks, rank.longest(limits))
 
 
@@ -122,26 +124,46 @@ def _too_small(
     longest: int | None,
 ) -> DoesNotFit:
     """What one request needs, what is there, the longest that fits, and what helps."""
-    width = rank.pool.bytes_per_block
     have = max(0, rank.usable)
     tokens = "1 token" if limits.max_model_len == 1 else f"{limits.max_model_len:,} tokens"
     where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
-    line = (
+    needs = (
         f"scheduler.max_model_len: one request of {tokens} needs {rank.blocks(limits):,} blocks "
-        f"({size(rank.required_bytes(limits))}){where}, {have // width if width else 0:,} fit "
-        f"({size(have)}). "
-    )
-    advice = (
-        f"Lower it to {longest:,}, or raise {MEMORY_KNOB}"
-        if longest
-        else f"No length fits: raise {MEMORY_KNOB}"
+        f"({size(rank.required_bytes(limits))}){where}, {have // rank.pool.bytes_per_block:,} fit "
+        f"({size(have)})."
     )
     return DoesNotFit(
-        line + advice,
+        f"{needs} {_advice(rank, limits, ranks, longest)}",
         needed_bytes=needed,
         available_bytes=tuple(each.memory for each in ranks),
         longest_len=longest,
     )
+
+
+def _advice(
+    rank: Admission, limits: RequestLimits, ranks: Sequence[Admission], longest: int | None
+) -> str:
+    ways = []
+    if longest:
+        everywhere = [each.longest(limits) for each in ranks]
+        shortest = min((n for n in everywhere if n), default=longest)
+        ways.append(f"Lower it to {shortest:,}")
+    if batch := smaller_batch(ranks, limits):
+        ways.append(f"lower scheduler.max_num_batched_tokens to {batch:,}")
+    ways.append(f"raise {rank.knob}")
+    line = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return line if longest else f"No length fits: {line}"
+
+
+def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | None:
+    """The largest halving of max_num_batched_tokens (down to 256) with which the whole length fits
+    on every rank: tokens in flight are held beside a window. None if no batch budget does it."""
+    batch = limits.max_num_batched_tokens // 2
+    while batch >= 256:
+        if all(rank.fits(replace(limits, max_num_batched_tokens=batch)) for rank in ranks):
+            return batch
+        batch //= 2
+    return None
 
 
 def _wrong_limits(error: SpecError) -> ConfigError:

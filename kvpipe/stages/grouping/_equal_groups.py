@@ -24,7 +24,7 @@ def equal_groups(
 ) -> tuple[tuple[KVCacheGroupSpec, ...], tuple[Padding, ...]]:
     """Each bucket of n layers becomes ceil(n / size) groups; what the last ones lack is padding.
 
-    Group i of k takes layers i, i + k, i + 2k, ...: each pipeline stage then has some of each group.
+    Group i of k takes layers i, i + k, i + 2k, ...: so each pipeline stage has some of every group.
     """
     buckets = _buckets(layers, rules)
     size = group_size([len(bucket.names) for bucket in buckets], rules.padding_threshold)

@@ -73,11 +73,12 @@ class Pool:
         """Blocks that `memory` bytes hold; None: as many as one likes, nothing is stored here."""
         return max(0, memory) // self.bytes_per_block if self.bytes_per_block else None
 
-    def config(self, num_blocks: int) -> KVCacheConfig:
+    def config(self, num_blocks: int, with_tensors: bool = True) -> KVCacheConfig:
+        """with_tensors False: the counts alone, for capacity lines."""
         tensors = self._one_allocation if self.is_one_allocation else self._tensors
         return KVCacheConfig(
             num_blocks=num_blocks,
-            tensors=tensors(num_blocks) if self.groups else (),
+            tensors=tensors(num_blocks) if self.groups and with_tensors else (),
             groups=self.groups,
             bytes_per_block=self.bytes_per_block,
         )
@@ -145,8 +146,11 @@ def group_bytes(group: KVCacheGroupSpec) -> int:
 
 def layer_runs(group: KVCacheGroupSpec) -> list[tuple[KVCacheSpec, list[str]]]:
     """The stored layers of a group by spec, both in order of appearance."""
+    names = group.spec.stored_layers(group.layer_names)
+    if not group.spec.sums_pages:
+        return [(group.spec, list(names))] if names else []
     runs: dict[KVCacheSpec, list[str]] = {}
-    for name in group.spec.stored_layers(group.layer_names):
+    for name in names:
         runs.setdefault(group.layer_spec(name), []).append(name)
     return list(runs.items())
 
