@@ -14,7 +14,7 @@ from kvpipe.specs.base import RequestLimits, cdiv
 from kvpipe.stages.grouping.base import Capacity, KVCacheGroupSpec, Plan
 from kvpipe.stages.validation.base import Note
 
-MANY_TIMES = 1.25  # peak over steady state from which on the peak is worth a warning
+MANY_TIMES = 2.0  # peak over steady state from which on the peak is worth a warning
 MUCH_PADDING = 0.10  # share of the pool
 
 
@@ -58,9 +58,16 @@ def _length(plan: Plan, cap: Capacity) -> Iterator[Note]:
             text=f"max_model_len was lowered from {wanted:,} to {planned:,} tokens: one request of "
             f"{wanted:,} needs {count(blocks, 'block')} ({size(num_bytes)}) at its peak, "
             f"{cap.usable_blocks:,} can be given out",
-            knob="raise cache.kv_cache_memory_bytes, or store less (cache=fp8, cache=sliding)",
+            knob="raise cache.kv_cache_memory_bytes, or " + _less(cap),
             is_warning=True,
         )
+
+
+def _less(cap: Capacity) -> str:
+    """What lowers the bytes of a request: fewer tokens in flight where these are the peak."""
+    if cap.peak_bytes >= 1.5 * cap.steady_bytes:
+        return "lower scheduler.max_num_batched_tokens"
+    return "store less (cache=fp8, cache=sliding)"
 
 
 def _peak(plan: Plan, cap: Capacity) -> Iterator[Note]:

@@ -5,7 +5,7 @@ Every figure says how it was obtained: in a column, or in the title of its secti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvpipe.report._accounts import CAUSES, RankAccount
 from kvpipe.report._advice import all_notes
@@ -15,14 +15,17 @@ from kvpipe.report._lines import Line, Section
 from kvpipe.report.base import ReportInput
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.grouping.base import Capacity, Plan
-from kvpipe.stages.profiling.base import RankMemory
+from kvpipe.stages.profiling.base import MemoryItem, RankMemory
 
 
 def contents(report: ReportInput) -> list[Section]:
     plan = report.plan
     sections = [_verdict(report)]
     if plan.capacity is not None:
-        sections += [_capacity(plan, plan.capacity), printed_section(plan, plan.capacity)]
+        sections += [
+            _capacity(plan, plan.capacity, report.accounts),
+            printed_section(plan, plan.capacity),
+        ]
         sections += [_groups(plan, plan.capacity)]
     sections += _memory(report.profile.ranks)
     sections += _accounts(report.accounts, plan)
@@ -60,16 +63,18 @@ def _fits(plan: Plan, cap: Capacity) -> Line:
     )
 
 
-def _capacity(plan: Plan, cap: Capacity) -> Section:
+def _capacity(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Section:
     one, null = plan.ranks[0].config.bytes_per_block, plan.num_blocks - cap.usable_blocks
     peak, steady = (
         sum(demand.peak_blocks for demand in cap.demands),
         sum(demand.steady_blocks for demand in cap.demands),
     )
+    account = accounts[0]
     rows = [
         ("requests that fit", f"{cap.requests_at_peak:,}", f"{cap.requests_steady:,}"),
         ("bytes of each", size(cap.peak_bytes), size(cap.steady_bytes)),
         ("blocks of each", f"{peak:,}", f"{steady:,}"),
+        ("over its payload", _overhead(account.peak), _overhead(account.steady)),
     ]
     paragraphs = [
         f"{count(plan.num_blocks, 'block')} of {size(one)}: {cap.usable_blocks:,} for requests, "
@@ -87,6 +92,22 @@ def _capacity(plan: Plan, cap: Capacity) -> Section:
         rows=rows,
         paragraphs=[Line(words) for words in paragraphs],
     )
+
+
+def _overhead(split: Mapping[str, int]) -> str:
+    """Bytes that requests hold, as a multiple of the keys, values and states they need."""
+    payload = split["payload"] + split["head_replication"]
+    held = payload + sum(
+        split[cause]
+        for cause in (
+            "prefill_in_flight",
+            "block_tails",
+            "window_alignment",
+            "padding_layers",
+            "page_padding",
+        )
+    )
+    return f"{held / payload:.2f} x" if payload else "-"
 
 
 def _groups(plan: Plan, cap: Capacity) -> Section:
@@ -126,21 +147,24 @@ def _padding(plan: Plan) -> list[Line]:
 
 def _memory(ranks: Sequence[RankMemory]) -> Iterator[Section]:
     for number, (rank, alike) in enumerate(_alike(ranks)):
-        items = (rank.total, rank.requested, *rank.charged, rank.available_kv)
         yield Section(
             title=f"Memory of {_rank_words(rank.rank, alike, len(ranks), poorest=not number)}",
             headers=("", "size", "how", "source"),
             align="lrll",
-            rows=[(i.name, size(i.num_bytes), i.how, i.source) for i in items],
+            rows=[(i.name, size(i.num_bytes), i.how, i.source) for i in _items(rank)],
         )
+
+
+def _items(rank: RankMemory) -> list[MemoryItem]:
+    """A budget that was set is both what is requested and what is available: once is enough."""
+    return list(dict.fromkeys((rank.total, rank.requested, *rank.charged, rank.available_kv)))
 
 
 def _alike(ranks: Sequence[RankMemory]) -> list[tuple[RankMemory, int]]:
     """At most three different ranks, the poorest first, and how many ranks are like each."""
     kinds: dict[tuple[int, ...], list[RankMemory]] = {}
     for rank in ranks:
-        items = (rank.total, rank.requested, *rank.charged, rank.available_kv)
-        kinds.setdefault(tuple(item.num_bytes for item in items), []).append(rank)
+        kinds.setdefault(tuple(item.num_bytes for item in _items(rank)), []).append(rank)
     groups = sorted(kinds.values(), key=lambda group: group[0].available_kv_bytes)
     return [(group[0], len(group)) for group in groups[:3]]
 
@@ -170,12 +194,13 @@ def _accounts(accounts: Sequence[RankAccount], plan: Plan) -> Iterator[Section]:
             if account.peak[cause] or account.steady[cause]
         ]
         rows.append(("total", size(total), "100.0%", size(total), "100.0%"))
-        where = f"rank {account.rank}; the others are in plan.json" if len(accounts) > 1 else "all"
+        more = len(accounts) > 1
+        where = f"rank {account.rank}; the others are in plan.json; " if more else ""
         length = f"{plan.limits.max_model_len:,}"
         loads = f"peak: {count(account.requests_peak, 'request')} of {length} tokens, "
         loads += f"steady: {account.requests_steady:,}"
         yield Section(
-            title=f"Where the bytes go ({where}; {loads})",
+            title=f"Where the bytes go ({where}{loads})",
             headers=("cause", "peak", "", "steady", ""),
             align="lrrrr",
             rows=rows,

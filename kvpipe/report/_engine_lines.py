@@ -10,17 +10,21 @@ from kvpipe.stages.grouping.base import Capacity, EngineCapacity, Plan
 
 
 def printed_section(plan: Plan, cap: Capacity) -> Section:
+    """An engine whose line is the true one at the peak, as kvpipe's own is, is not repeated."""
     rows = [
         _true_row("holds, steady state", cap, sum(d.steady_blocks for d in cap.demands)),
         _true_row("holds, at the peak", cap, sum(d.peak_blocks for d in cap.demands)),
     ]
-    rows += [_printed_row(line) for line in plan.printed]
+    printed = {_printed_row(line): line for line in plan.printed}
+    others = {row: line for row, line in printed.items() if row[1:] != rows[1][1:]}
     return Section(
         title="What it holds, and what engines would print for it (exact)",
         headers=("", "tokens", f"requests of {cap.request_len:,}"),
         align="lrr",
-        rows=rows,
-        paragraphs=[Line(f"{line.engine}: {difference(line, plan, cap)}") for line in plan.printed],
+        rows=[*rows, *others],
+        paragraphs=[
+            Line(f"{line.engine}: {difference(line, plan, cap)}") for line in others.values()
+        ],
     )
 
 
@@ -45,18 +49,30 @@ def difference(line: EngineCapacity, plan: Plan, cap: Capacity) -> str:
     if line.num_tokens is None or not steady:
         return "prints no such line here"
     reasons = []
-    if plan.num_blocks != cap.usable_blocks:
+    if _counts_the_null_block(line, plan, cap):
         reasons.append("counts the null block, which no request gets")
     if _is_concurrency_times_length(line, cap):
         if any(d.peak_blocks != d.steady_blocks for d in cap.demands):
             reasons.append("its tokens are its concurrency x max_model_len, every request at peak")
     elif len(plan.groups) > 1:
-        reasons.append(
-            f"shares the blocks evenly between {len(plan.groups)} groups, as if each kept every "
-            "token"
-        )
+        reasons.append(f"shares all blocks evenly between {len(plan.groups)} groups")
+    elif steady * plan.groups[0].spec.block_size < cap.request_len:
+        reasons.append("its tokens are blocks x block_size, as if every token stayed")
     true_tokens = cap.usable_blocks * cap.request_len // steady
     return "; ".join([*reasons, _compared(line.num_tokens, true_tokens)])
+
+
+def _counts_the_null_block(line: EngineCapacity, plan: Plan, cap: Capacity) -> bool:
+    """Blocks in its concurrency, or in its tokens, that requests are never given."""
+    if plan.num_blocks == cap.usable_blocks or line.num_tokens is None:
+        return False
+    peak = sum(d.peak_blocks for d in cap.demands)
+    in_requests = line.max_concurrency is not None and (
+        line.max_concurrency * peak > cap.usable_blocks + 1e-6 * plan.num_blocks
+    )
+    smallest = min(group.spec.block_size for group in plan.groups)
+    usable_tokens = cap.usable_blocks // len(plan.groups) * smallest
+    return in_requests or usable_tokens < line.num_tokens <= plan.num_blocks * smallest
 
 
 def _compared(printed: int, true_tokens: int) -> str:

@@ -71,12 +71,14 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> 
     """All jobs as one plain table, then each error in full. width None: the terminal's."""
     failed = [row for row in rows if row.get("error")]
     engines = list(dict.fromkeys(name for row in rows for name in row.get("printed") or {}))
+    common = _common(rows)
     fits = sum(1 for row in rows if row.get("status") == "fits")
     section = Section(
-        title=f"{len(rows)} jobs, {fits} fit",
+        title=f"{len(rows)} jobs, {fits} fit"
+        + (f"; all with {' '.join(common)}" if common else ""),
         headers=("job", "status", "max len", "peak", "steady", "KV", "waste", "overrides"),
         align="rlrrrrrl",
-        rows=[_cells(row) for row in rows],
+        rows=[_cells(row, common) for row in rows],
         paragraphs=[
             Line(
                 "peak, steady: requests of max len that fit. waste: of the KV bytes, steady state"
@@ -91,7 +93,13 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> 
     return "".join(f"{line.text}\n" for line in lay_out(sections, width or terminal_width()))
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _common(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Overrides that every job of several has: said once, above the table."""
+    words = [str(row.get("overrides", "")).split() for row in rows]
+    return [word for word in words[0] if all(word in w for w in words)] if len(rows) > 1 else []
+
+
+def _cells(row: Mapping[str, Any], common: Sequence[str]) -> tuple[str, ...]:
     def number(name: str) -> str:
         return "-" if row.get(name) is None else f"{row[name]:,}"
 
@@ -104,7 +112,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         number("requests_steady"),
         "-" if kv is None else size(kv),
         "-" if waste is None else f"{waste:.1f}%",
-        str(row.get("overrides", "")),
+        " ".join(w for w in str(row.get("overrides", "")).split() if w not in common),
     )
 
 
