@@ -40,10 +40,12 @@ class Config:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The file's value, null included; else the class's default; else `default`."""
-        for name in (self.aliases.get(key, key), key):
-            if name in self.raw:
-                return self.raw[name]
-        return self.defaults.get(key, default)
+        names = (self.aliases.get(key, key), key)
+        for values in (self.raw, self.defaults):
+            for name in names:
+                if name in values:
+                    return values[name]
+        return default
 
     def having(self, **values: Any) -> Config:
         """The same file with other values under standard keys."""
@@ -97,7 +99,7 @@ class Config:
         if kind not in ("linear", "dynamic", "yarn") or not rope.get("factor"):
             return length
         trained = rope.get("original_max_position_embeddings") if kind == "yarn" else None
-        return max(length, round((trained or length) * rope["factor"]))
+        return max(length, int((trained or length) * rope["factor"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,14 +130,16 @@ class Weight:
 class Family:
     """How to read one model_type. caches: what every layer stores. weights: every parameter.
 
-    defaults: what the class supplies for keys that files leave out. encoder_tokens: encoder output
-    tokens a request attends to. ssm_dtype: of the recurrent state, where the family fixes it.
+    defaults: what the class supplies for keys that files leave out. num_layers: of the part that
+    generates. encoder_tokens: encoder output tokens a request attends to. ssm_dtype: of the
+    recurrent state, where the family fixes it.
     """
 
     caches: Callable[[Config], list[CacheGeometry]]
     weights: Callable[[Config], list[Weight]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    num_layers: Callable[[Config], int] = lambda config: config.num_layers
     encoder_tokens: Callable[[Config], int] = lambda config: 0
     ssm_dtype: str | None = None
 

@@ -16,7 +16,7 @@ from kvpipe.models.families.weights import linear, norm, vector
 
 # --- caches ----------------------------------------------------------------------------------
 def decoder_caches(
-    config: Config, layers: int, heads: int, head_size: int, prefix: str = "model.decoder.layers"
+    layers: int, heads: int, head_size: int, prefix: str = "model.decoder.layers"
 ) -> list[CacheGeometry]:
     """Self and cross attention of every decoder layer."""
     fields = {"num_kv_heads": heads, "head_size": head_size}
@@ -30,17 +30,19 @@ def decoder_caches(
 def bart_caches(config: Config) -> list[CacheGeometry]:
     """decoder_layers: num_hidden_layers is the encoder's."""
     heads = config.count("decoder_attention_heads")
-    return decoder_caches(
-        config, config.count("decoder_layers"), heads, config.count("d_model") // heads
-    )
+    head_size = config.count("d_model") // heads
+    return decoder_caches(config.count("decoder_layers"), heads, head_size)
 
 
 def t5_caches(config: Config) -> list[CacheGeometry]:
     """Heads of d_kv, whose product with their number need not be d_model."""
-    layers = config.count("num_decoder_layers", config.count("num_layers"))
-    return decoder_caches(
-        config, layers, config.count("num_heads"), config.count("d_kv"), "decoder.block"
-    )
+    heads, head_size = config.count("num_heads"), config.count("d_kv")
+    return decoder_caches(t5_decoder_layers(config), heads, head_size, "decoder.block")
+
+
+def t5_decoder_layers(config: Config) -> int:
+    """Without the key, or null: as many as the encoder has."""
+    return config.count("num_decoder_layers", config.count("num_layers"))
 
 
 def encoder_caches(config: Config) -> list[CacheGeometry]:
@@ -148,7 +150,7 @@ def t5_weights(config: Config) -> list[Weight]:
     the file says."""
     counts = {
         "encoder": config.count("num_layers"),
-        "decoder": config.count("num_decoder_layers", config.count("num_layers")),
+        "decoder": t5_decoder_layers(config),
     }
     buckets, heads = config.count("relative_attention_num_buckets"), config.count("num_heads")
     return [
@@ -274,6 +276,7 @@ FAMILIES = {
         weights=t5_weights,
         defaults=T5,
         aliases=T5_NAMES,
+        num_layers=t5_decoder_layers,
         encoder_tokens=lambda config: config.count("max_position_embeddings"),
     ),
     "longformer": Family(

@@ -107,6 +107,7 @@ FAMILIES = {
     "nemotron_h": Family(
         caches=nemotron_caches,
         weights=nemotron_weights,
+        num_layers=lambda config: nemotron_sizes(config).num_layers,
         defaults=NEMOTRON_H,
         ssm_dtype="float32",
     ),

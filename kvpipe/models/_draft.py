@@ -1,0 +1,92 @@
+"""Draft layers of speculative decoding: caches after the model's own.
+
+`mtp` takes the multi-token-prediction layers that the file announces; anything else is a draft
+model's config.json. A draft's layer i becomes layer num_layers + i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.models._config_file import ConfigFile
+from kvpipe.models.base import CacheGeometry, ModelGeometry
+from kvpipe.specs.base import DTYPE_BYTES
+
+_MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+
+
+def with_draft(
+    model: ModelGeometry, file: ConfigFile, draft: str, read: Callable[[str], ModelGeometry]
+) -> ModelGeometry:
+    """The model with its draft's caches and weights. read: a draft's place -> its geometry."""
+    if draft == "mtp":
+        return _with_mtp(model, file)
+    return _with_model(model, read(draft))
+
+
+def moved(cache: CacheGeometry, by: int) -> CacheGeometry:
+    """The same cache of a layer `by` layers further on."""
+    target = cache.shares_with
+    return replace(
+        cache,
+        name=_renumbered(cache.name, by),
+        layer=cache.layer + by,
+        shares_with=None if target is None else _renumbered(target, by),
+    )
+
+
+def _renumbered(name: str, by: int) -> str:
+    return ".".join(str(int(p) + by) if p.isdigit() else p for p in name.split("."))
+
+
+def _with_mtp(model: ModelGeometry, file: ConfigFile) -> ModelGeometry:
+    """A prediction layer stores what the model's last layer stores."""
+    count = next((file.text[key] for key in _MTP_KEYS if file.text.get(key)), 0)
+    if not count:
+        raise ConfigError(
+            Problem(
+                "model.draft",
+                f"a model with prediction layers ({_MTP_KEYS[0]})",
+                f"none in {model.name}",
+                "name a draft model, or leave model.draft=null",
+            )
+        )
+    last = [cache for cache in model.caches if cache.layer == model.num_layers - 1]
+    drafts = tuple(moved(cache, by) for by in range(1, count + 1) for cache in last)
+    note = f"{count} prediction layer(s) draft; their weights are not counted"
+    return replace(
+        model,
+        num_layers=model.num_layers + count,
+        caches=model.caches + drafts,
+        notes=(*model.notes, note),
+    )
+
+
+def _with_model(model: ModelGeometry, draft: ModelGeometry) -> ModelGeometry:
+    caches = tuple(moved(cache, model.num_layers) for cache in draft.caches)
+    taken = {cache.name for cache in model.caches} & {cache.name for cache in caches}
+    assert not taken, taken
+    both = model.parameter_count is not None and draft.parameter_count is not None
+    return replace(
+        model,
+        num_layers=model.num_layers + draft.num_layers,
+        caches=model.caches + caches,
+        parameter_count=(model.parameter_count or 0) + (draft.parameter_count or 0)
+        if both
+        else None,
+        weight_bytes=_added_bytes(model, draft),
+        notes=(*model.notes, f"drafts with {draft.name}: {draft.num_layers} more layer(s)"),
+    )
+
+
+def _added_bytes(model: ModelGeometry, draft: ModelGeometry) -> int | None:
+    """Exact bytes only where one of the two is quantised; the other is in its file's dtype."""
+    if model.weight_bytes is None and draft.weight_bytes is None:
+        return None
+    parts = [
+        part.weight_bytes or (part.parameter_count or 0) * DTYPE_BYTES[part.file_dtype]
+        for part in (model, draft)
+    ]
+    return sum(parts) if all(parts) else None

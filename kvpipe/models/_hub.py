@@ -1,0 +1,75 @@
+"""A repository of the Hugging Face Hub, through huggingface_hub: its config.json and headers only.
+
+HF_TOKEN and HF_ENDPOINT are that library's to honour; kvpipe reads no environment variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kvpipe.errors import ConfigError, Problem
+
+T = TypeVar("T")
+
+
+def split_revision(repo: str) -> tuple[str, str | None]:
+    """ "org/name@revision" -> ("org/name", "revision")."""
+    name, _, revision = repo.partition("@")
+    return name, revision or None
+
+
+def _library(repo: str) -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ConfigError(
+            Problem(
+                "model.repo",
+                f"huggingface_hub, to fetch {repo}",
+                "not installed",
+                "pip install huggingface_hub, or download config.json and set model.path",
+            )
+        ) from error
+    return huggingface_hub
+
+
+def _fetch(repo: str, action: Callable[[], T]) -> T:
+    """Whatever the library or the network beneath it raises is a repository we could not read."""
+    try:
+        return action()
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise ConfigError(
+            Problem(
+                "model.repo",
+                f"a repository that can be reached: {repo}",
+                f"{type(error).__name__}: {reason[0] if reason else ''}".strip(),
+                "check the name, HF_TOKEN and HF_ENDPOINT, or download config.json and set "
+                "model.path",
+            )
+        ) from error
+
+
+def fetch_config_text(repo: str) -> str:
+    """The text of config.json; ConfigError when the repository cannot be read."""
+    hub = _library(repo)
+    name, revision = split_revision(repo)
+    path = _fetch(repo, lambda: hub.hf_hub_download(name, "config.json", revision=revision))
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def fetch_tensor_table(repo: str) -> dict[str, tuple[str, tuple[int, ...]]] | None:
+    """Tensor name -> (dtype, shape) from the safetensors headers; None where there are none."""
+    hub = _library(repo)
+    name, revision = split_revision(repo)
+    try:
+        metadata = hub.get_safetensors_metadata(name, revision=revision)
+    except Exception:  # no such files, or unreachable: sizes then follow from config.json
+        return None
+    return {
+        tensor: (info.dtype, tuple(info.shape))
+        for file in metadata.files_metadata.values()
+        for tensor, info in file.tensors.items()
+    }

@@ -1,0 +1,137 @@
+"""Bytes of a quantised checkpoint, from `quantization_config`: numbers, scales and zero points.
+
+Quantisers convert the linear layers (`Weight.linear`) but for those that the config names; the rest
+stays in the file's dtype. Sizes of one matrix [rows, columns] = [out, in]:
+
+fp8              1 byte a number, float32 scales: one a block, or one a matrix
+awq              b bits a number, float16 scale and b-bit zero a group of columns
+gptq             as awq, and an int32 group index a column
+mxfp4            4 bits a number, one byte of exponent a group of 32
+nvfp4            4 bits a number, one fp8 scale a group of 16, two float32 a matrix
+compressed-tensors  by num_bits, type and strategy of its first group; scales in the file's dtype
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatch
+from typing import Any
+
+from kvpipe.models.families.base import Weight
+from kvpipe.specs.base import cdiv
+
+MatrixBytes = Callable[[int, int], int]
+
+
+def quantized_bytes(
+    weights: Iterable[Weight], quantization: Mapping[str, Any], dtype_bytes: int
+) -> int | None:
+    """Bytes of all weights as stored; None for a method whose layout is not known here."""
+    scheme = _scheme(quantization, dtype_bytes)
+    if scheme is None:
+        return None
+    skipped = _skipped(quantization)
+    return sum(
+        weight.count * scheme(*weight.shape)
+        if weight.linear and not is_skipped(weight, skipped)
+        else weight.num_parameters * dtype_bytes
+        for weight in weights
+    )
+
+
+def _skipped(quantization: Mapping[str, Any]) -> list[str]:
+    keys = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
+    return [pattern for key in keys for pattern in quantization.get(key) or []]
+
+
+def is_skipped(weight: Weight, patterns: Iterable[str]) -> bool:
+    """Patterns are parts of a module's name, globs ("*"), or regular expressions ("re:...")."""
+    module = f"model.layers.{weight.layer}.{weight.name}".removesuffix(".weight")
+    return any(_matches(module, pattern) for pattern in patterns)
+
+
+def _matches(module: str, pattern: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern.removeprefix("re:"), module) is not None
+    if "*" in pattern:
+        return fnmatch(module, pattern) or fnmatch(module, f"{pattern}.*")
+    return f".{pattern}." in f".{module}."
+
+
+# --- schemes ---------------------------------------------------------------------------------
+def _scheme(quantization: Mapping[str, Any], dtype_bytes: int) -> MatrixBytes | None:
+    method = str(quantization.get("quant_method", "")).lower()
+    algorithm = str(quantization.get("quant_algo", "")).upper()
+    schemes: dict[str, Callable[[], MatrixBytes | None]] = {
+        "fp8": lambda: _fp8(quantization),
+        "awq": lambda: _grouped(quantization, index=False),
+        "gptq": lambda: _grouped(quantization, index=True),
+        "mxfp4": lambda: _mxfp4,
+        "modelopt": lambda: {"NVFP4": _nvfp4, "FP8": _fp8_static}.get(algorithm),
+        "compressed-tensors": lambda: _compressed(quantization, dtype_bytes),
+    }
+    return schemes[method]() if method in schemes else None
+
+
+def _fp8(quantization: Mapping[str, Any]) -> MatrixBytes:
+    """weight_block_size [rows, columns], or a scale a matrix (and one of its input, if static)."""
+    block = quantization.get("weight_block_size")
+    if block:
+        return lambda rows, columns: (
+            rows * columns + 4 * cdiv(rows, block[0]) * cdiv(columns, block[1])
+        )
+    scales = 2 if quantization.get("activation_scheme") == "static" else 1
+    return lambda rows, columns: rows * columns + 4 * scales
+
+
+def _fp8_static(rows: int, columns: int) -> int:
+    return rows * columns + 2 * 4
+
+
+def _mxfp4(rows: int, columns: int) -> int:
+    return rows * (columns // 2 + columns // 32)
+
+
+def _nvfp4(rows: int, columns: int) -> int:
+    return rows * (columns // 2 + columns // 16) + 2 * 4
+
+
+def _grouped(quantization: Mapping[str, Any], *, index: bool) -> MatrixBytes:
+    bits = int(quantization.get("bits") or quantization.get("w_bit") or 4)
+    size = int(quantization.get("group_size") or quantization.get("q_group_size") or 128)
+
+    def matrix_bytes(rows: int, columns: int) -> int:
+        groups = 1 if size < 0 else cdiv(columns, size)
+        numbers, zeros = columns * rows * bits // 8, groups * rows * bits // 8
+        return numbers + zeros + groups * rows * 2 + (columns * 4 if index else 0)
+
+    return matrix_bytes
+
+
+def _compressed(quantization: Mapping[str, Any], scale_bytes: int) -> MatrixBytes | None:
+    groups = quantization.get("config_groups") or {}
+    kind = next((group.get("weights") or {} for group in groups.values()), {})
+    bits, strategy = kind.get("num_bits"), kind.get("strategy")
+    if bits == 4 and kind.get("type") == "float":
+        return _nvfp4
+    if bits == 4 and kind.get("type") == "int" and kind.get("symmetric", True):
+        return _packed_int4(int(kind.get("group_size") or -1), scale_bytes)
+    scales: dict[str, MatrixBytes] = {
+        "channel": lambda rows, columns: rows,
+        "tensor": lambda rows, columns: 1,
+    }
+    if bits != 8 or strategy not in scales:
+        return None
+    count = scales[strategy]
+    return lambda rows, columns: rows * columns + scale_bytes * count(rows, columns)
+
+
+def _packed_int4(group_size: int, scale_bytes: int) -> MatrixBytes:
+    """Numbers packed in int32, one scale a group, and the original shape as two int64."""
+
+    def matrix_bytes(rows: int, columns: int) -> int:
+        groups = 1 if group_size < 0 else cdiv(columns, group_size)
+        return rows * (columns // 2 + groups * scale_bytes) + 16
+
+    return matrix_bytes
