@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.errors import DoesNotFit
+from kvpipe.errors import ConfigError, DoesNotFit, SpecError
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping._admission import MEMORY_KNOB, Admission, admit, size
 from kvpipe.stages.grouping._groups import Grouping, group_layers
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping._pool import Pool, check_pool, on_rank
 from kvpipe.stages.grouping._printed import printed
+from kvpipe.stages.grouping._problems import refuse
 from kvpipe.stages.grouping._union import union
 from kvpipe.stages.grouping.base import GroupingRequest, KVCacheGroupSpec, RankPlan
 
@@ -38,7 +39,7 @@ def plan_ranks(
     grouping = group_layers(
         union(layers),
         rules,
-        disable_hybrid=request.disable_hybrid_kv_cache_manager,
+        disable_hybrid=request.disable_hybrid_kv_cache_manager or not rules.groups_by_type,
         kv_cache_layout=request.kv_cache_layout,
     )
     pools = [
@@ -49,14 +50,29 @@ def plan_ranks(
     for pool in pools:
         if pool.is_one_allocation:  # that engine looks at the layout before the memory
             check_pool(pool)
-    limits = admit(admissions, rules.limits(request.limits), fit)
-    for pool in pools:
-        check_pool(pool)
+    try:
+        limits = admit(admissions, rules.limits(request.limits), fit)
+        for pool in pools:
+            check_pool(pool)
+        ranks = _rank_plans(request, admissions, limits, with_tensors)
+    except SpecError as error:
+        raise _wrong_limits(error) from error
     return RankedPlans(
         grouping=grouping,
         admissions=admissions,
         limits=request.limits.with_length(limits.max_model_len),
-        ranks=_rank_plans(request, admissions, limits, with_tensors),
+        ranks=ranks,
+    )
+
+
+def _wrong_limits(error: SpecError) -> ConfigError:
+    return refuse(
+        "parallel.decode_context_parallel_size",
+        "1 for layers with a sliding window",
+        str(error),
+        "set it to 1",
+        reference="AssertionError",
+        stage="configs",
     )
 
 
