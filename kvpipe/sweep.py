@@ -90,6 +90,8 @@ def run_hydra(args: Namespace, parser: ArgumentParser) -> int:
         except (HydraException, OmegaConfBaseException) as error:
             line = " ".join(str(error).split())
             raise ConfigError(Problem("overrides", "settings that compose", line)) from error
+        except SystemExit as end:  # --help and the like end the process in Hydra's own front end
+            return int(end.code or 0)
     return 0
 
 
@@ -156,7 +158,8 @@ def finish(folder: Path, jobs: Sequence[Sequence[str]]) -> int:
             print(json.dumps(row))
     else:
         sys.stdout.write(sweep_table(rows))
-        print(f"each job: {folder}/<job>/plan.json, memory_map.svg; all: {folder}/sweep.csv")
+        print(f"  files: {folder}/")
+        print("    sweep.csv, and of each job <job>/plan.json, memory_map.svg, result.json")
     return max((int(row["exit_code"]) for row in rows), default=0)
 
 

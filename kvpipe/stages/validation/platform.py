@@ -190,15 +190,18 @@ class _Resolution:
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
         asked = None if cache.block_size == "auto" else cache.block_size
+        block_size = asked or DEFAULT_BLOCK_SIZE
+        # Modes that keep states at block boundaries need a boundary: the block's, unless set.
+        boundary = None if cache.mamba_cache_mode == "none" else block_size
         context = SpecContext(
-            block_size=asked or DEFAULT_BLOCK_SIZE,
+            block_size=block_size,
             dtype=dtypes.kv,
             cache_dtype=dtypes.cache,
             model_dtype=dtypes.served,
             conv_dtype=dtypes.conv,
             ssm_dtype=dtypes.ssm,
             max_model_len=length,
-            mamba_block_size=cache.mamba_block_size,
+            mamba_block_size=cache.mamba_block_size or boundary,
             mamba_cache_mode=cache.mamba_cache_mode,
             num_speculative_blocks=self.config.scheduler.num_speculative_tokens,
         )

@@ -1,0 +1,88 @@
+"""Sweeps: one table whichever launcher ran the jobs, and a bad job never loses the others."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from kvpipe.__main__ import run
+from kvpipe.sweep import _row
+
+FOUR = ["-m", "cache=full,sliding", "cache.block_size=16,32", "backend=meta"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    (table,) = folder.glob("outputs/*/*/sweep.csv")
+    with table.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_sweep_ends_in_one_table_and_one_csv(capsys, folder):
+    assert run(FOUR) == 0
+    out = capsys.readouterr().out
+    assert "4 jobs, 4 fit" in out and max(map(len, out.splitlines())) <= 80
+    table = rows(folder)
+    assert [row["max_model_len"] for row in table] == ["8176", "8160", "131072", "131072"]
+    for number in range(4):
+        (plan,) = folder.glob(f"outputs/*/*/{number}/plan.json")
+        assert json.loads(plan.read_text())["job"] == str(number)
+    assert not (folder / "multirun").exists()
+
+
+def test_joblib_gives_the_same_table(capsys, folder, tmp_path_factory, monkeypatch):
+    assert run(FOUR) == 0
+    here = rows(folder)
+    elsewhere = tmp_path_factory.mktemp("joblib")
+    monkeypatch.chdir(elsewhere)
+    assert run([*FOUR, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]) == 0
+    assert rows(elsewhere) == here
+
+
+def test_a_job_with_a_wrong_value_is_its_status_and_the_others_run(capsys, folder):
+    assert run(["-m", "cache.block_size=16,abc,32", "backend=meta"]) == 2
+    table = rows(folder)
+    assert [row["status"] for row in table] == ["fits", "config_error", "fits"]
+    assert "got 'abc'" in table[1]["error"]
+
+
+def test_the_largest_exit_code_is_returned(folder):
+    assert run(["-m", "scheduler.max_model_len=4096,131072", "backend=meta"]) == 1
+    assert [row["status"] for row in rows(folder)] == ["fits", "does_not_fit"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["cache=full,slding"],
+        ["cache=full,sliding", "cache.block_sze=3"],
+        ["cache=full,sliding", "+cache.blocksize=3"],
+        ["model=llama,nobody"],
+        ["grouping=hybrid,other"],
+    ],
+)
+def test_an_unknown_name_in_any_job_stops_the_sweep_before_it_writes(wrong, capsys, folder):
+    assert run(["-m", *wrong, "backend=meta"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "Traceback" not in err and err.startswith("kvpipe: ")
+    assert not (folder / "outputs").exists()
+
+
+def test_json_is_one_line_a_job(capsys):
+    assert run([*FOUR, "report=json"]) == 0
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [document["job"] for document in documents] == [0, 1, 2, 3]
+    assert all(document["fits"] for document in documents)
+
+
+def test_a_job_that_was_killed_is_lost_not_forgotten(folder):
+    row = _row(folder, 7, ["cache=full", "hydra.sweep.dir=x"])
+    assert (row["status"], row["exit_code"], row["overrides"]) == ("lost", 3, "cache=full")
