@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.errors import ConfigError, DoesNotFit, SpecError
+from kvpipe.errors import DoesNotFit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping._pool import Pool
-from kvpipe.stages.grouping._problems import refuse
 
 MEMORY_KNOB = "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"
 
@@ -84,14 +83,11 @@ def longest_length(fits: Callable[[int], bool], longest: int) -> int | None:
 
 def admit(ranks: Sequence[Admission], limits: RequestLimits, fit: bool) -> RequestLimits:
     """The limits, with max_model_len lowered under `fit`; DoesNotFit if a rank is too small."""
-    try:
-        needed = tuple(rank.required_bytes(limits) for rank in ranks)
-        if fit:
-            limits = _fitted(ranks, limits, needed)
-        for rank in ranks:
-            _check(rank, limits, needed, ranks)
-    except SpecError as error:
-        raise _wrong_limits(error) from error
+    needed = tuple(rank.required_bytes(limits) for rank in ranks)
+    if fit:
+        limits = _fitted(ranks, limits, needed)
+    for rank in ranks:
+        _check(rank, limits, needed, ranks)
     return limits
 
 
@@ -164,17 +160,6 @@ def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | No
             return batch
         batch //= 2
     return None
-
-
-def _wrong_limits(error: SpecError) -> ConfigError:
-    return refuse(
-        "parallel.decode_context_parallel_size",
-        "1 for layers with a sliding window",
-        str(error),
-        "set it to 1",
-        reference="AssertionError",
-        stage="configs",
-    )
 
 
 def size(num_bytes: int) -> str:
