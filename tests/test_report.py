@@ -112,7 +112,7 @@ def plans(draw: st.DrawFn) -> Plan:
             memory,
             rules=draw(st.sampled_from(RULES)),
             fit=draw(st.booleans()),
-            num_gpu_blocks_override=draw(st.sampled_from([None, None, 9])),
+            num_gpu_blocks_override=draw(st.sampled_from([None, None, 9, 5000])),
         )
     except KvpipeError:
         reject()
@@ -242,6 +242,8 @@ def test_a_window_that_holds_more_than_full_attention_is_made_plain() -> None:
         and note.knob == "lower scheduler.max_num_batched_tokens"
         for note in notes
     )
+    asked_for = replace(worse, requested_len=8160)
+    assert not any("less than full attention" in note.text for note in advice_of(asked_for))
     better = plan_of(window, (GIB,), length=131072, in_flight=2048)
     assert not any("less than full attention" in note.text for note in advice_of(better))
 

@@ -71,14 +71,17 @@ def _less(cap: Capacity) -> str:
 
 
 def _peak(plan: Plan, cap: Capacity) -> Iterator[Note]:
-    """Prompt tokens in flight that cost more than what stays, or more than no window would."""
+    """Prompt tokens in flight that cost more than what stays, or more than no window would.
+
+    A window that starts inside a block takes one block more than full attention at lengths below
+    window + tokens in flight. That is worth a line only where it cost length.
+    """
     in_flight = plan.limits.max_num_batched_tokens
     length = cdiv(cap.request_len, plan.limits.dcp * plan.limits.pcp)
+    lowered = plan.requested_len > plan.limits.max_model_len
     for index, (group, demand) in enumerate(zip(plan.groups, cap.demands, strict=True)):
         everything = cdiv(length, group.spec.block_size)
-        if demand.steady_blocks < everything < demand.peak_blocks or (
-            plan.requested_len > plan.limits.max_model_len and everything < demand.peak_blocks
-        ):
+        if lowered and everything < demand.peak_blocks:
             yield Note(
                 text=f"group {index} ({demand.kind}) holds less than full attention would: at "
                 f"{cap.request_len:,} tokens its peak is {count(demand.peak_blocks, 'block')}, "
