@@ -49,6 +49,20 @@ class KernelBackend(TorchBackend):
     def prepare(self, kernel: str, words: Sequence[int], shape: Sequence[int]) -> Launch:
         """A launch of `kernel` that can be repeated."""
 
+    def adopt(self, tensor: Array) -> Buffer:
+        """A buffer over memory the caller owns (an engine's own cache tensor); nothing is copied.
+
+        tensor: contiguous, any dtype, on this backend's device. The buffer keeps it alive.
+        """
+        here = tensor.device.type == self.device.type
+        if not tensor.is_contiguous() or not here:
+            raise ValueError(
+                f"adopt: a contiguous tensor on {self.device} wanted, got strides "
+                f"{list(tensor.stride())} on {tensor.device}"
+            )
+        data = tensor.reshape(-1).view(self.torch.uint8)
+        return Buffer(num_bytes=data.numel(), data=data)
+
     # --- write_kv ---------------------------------------------------------------------------------
     def plan_write(
         self,
