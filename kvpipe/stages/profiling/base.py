@@ -7,6 +7,7 @@ from typing import Protocol
 
 from kvpipe.backends.base import MemoryInfo
 from kvpipe.models.base import ModelGeometry
+from kvpipe.stages.profiling._log_figures import EngineLog
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
 
 
@@ -32,12 +33,18 @@ class ProfilingRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryItem:
-    """One sum of bytes. how: measured | exact | estimated | nominal | set. source: in words."""
+    """One sum of bytes. how: measured | exact | estimated | nominal | set. source: in words.
+
+    low_bytes, high_bytes: the range that num_bytes is the best value of, where it is not exact.
+    Sums are made of best values alone; ranges stand beside them.
+    """
 
     name: str
     num_bytes: int
     how: str
     source: str
+    low_bytes: int | None = None
+    high_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +65,12 @@ class RankMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryProfile:
-    """plugin: the profiling plugin that answered (`auto` names the one it chose)."""
+    """plugin: the profiling plugin that answered (`auto` names the one it chose). log: the engine's
+    log that the figures were read from, which also says what capacity it printed."""
 
     plugin: str
     ranks: tuple[RankMemory, ...]
+    log: EngineLog | None = None
 
     @property
     def available_kv_bytes(self) -> tuple[int, ...]:

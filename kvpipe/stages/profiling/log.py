@@ -1,0 +1,151 @@
+"""An engine's log -> its own memory figures, taken as given: nothing is estimated.
+
+Each rank gets its own figure where the log tells ranks apart, else the poorest one's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.stages.profiling._log_figures import GIB, EngineLog, Figure
+from kvpipe.stages.profiling._log_lines import read_log
+from kvpipe.stages.profiling.base import (
+    AsksMemory,
+    MemoryItem,
+    MemoryProfile,
+    ProfilingRequest,
+    RankMemory,
+    device_total,
+    same_on_every_rank,
+)
+from kvpipe.stages.profiling.fixed import by_hand
+
+# Account -> the log's figures for it. Graphs captured before the cache was sized are charged.
+_CHARGED = {
+    "weights": ("weights",),
+    "activations": ("activations",),
+    "other": ("non_torch", "graphs"),
+}
+
+
+class LogProfiling:
+    class Options(BaseModel):
+        model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+        name: str
+        path: str | None
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
+        log = read_log(self._text())
+        if request.kv_cache_memory_bytes is not None:
+            profile = same_on_every_rank(self.options.name, request, by_hand(request))
+            return MemoryProfile(plugin=profile.plugin, ranks=profile.ranks, log=log)
+        count = request.parallel.tp * request.parallel.pp
+        ranks = tuple(
+            _rank_memory(rank, log, figure, request)
+            for rank, figure in enumerate(available_by_rank(log, count))
+        )
+        return MemoryProfile(plugin=self.options.name, ranks=ranks, log=log)
+
+    def _text(self) -> str:
+        path = self.options.path
+        if path is None or not Path(path).is_file():
+            got = "null" if path is None else f"'{path}'"
+            raise ConfigError(
+                Problem("profiling.path", "the log file of an engine, since profiling=log", got)
+            )
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+
+
+def available_by_rank(log: EngineLog, num_ranks: int) -> tuple[Figure, ...]:
+    """The cache memory of each rank; ConfigError where the log gives none, DoesNotFit where it is
+    nothing."""
+    found = _cache_memory(log)
+    if not found:
+        blocks = log.counts.get("num_gpu_blocks")
+        hint = f"; it had {blocks:,} blocks: set cache.num_gpu_blocks_override" if blocks else ""
+        raise ConfigError(
+            Problem(
+                "profiling.path",
+                "a log that gives the memory of the cache",
+                "none of its lines does",
+                f"set cache.kv_cache_memory_bytes{hint}",
+            )
+        )
+    least = min(found)
+    if least.num_bytes <= 0:
+        raise DoesNotFit(
+            f"profiling.path: the log says {least.num_bytes / GIB:.2f} GiB are left for the cache: "
+            f"{_parts(log)}. Raise cache.gpu_memory_utilization, or parallel.tensor_parallel_size",
+            available_bytes=(least.num_bytes,),
+        )
+    return found if len(found) == num_ranks else (least,) * num_ranks
+
+
+def _cache_memory(log: EngineLog) -> tuple[Figure, ...]:
+    """vLLM says it; SGLang says how large the arrays are that it allocated."""
+    if log.engine == "vllm":
+        return log.per_rank("available_kv")
+    pools = []
+    for figures in log.ranks.values():
+        parts = [figures[name] for name in ("k", "v", "kv", "conv", "ssm") if name in figures]
+        if parts:
+            pools.append(
+                Figure(
+                    num_bytes=sum(part.num_bytes for part in parts),
+                    low=sum(part.low for part in parts),
+                    high=sum(part.high for part in parts),
+                )
+            )
+    return tuple(pools)
+
+
+def _parts(log: EngineLog) -> str:
+    names = ("total", "weights", "activations", "non_torch", "graphs")
+    known = [(name, log.most(name)) for name in names]
+    return ", ".join(f"{n} {f.num_bytes / GIB:.2f} GiB" for n, f in known if f) or "no parts given"
+
+
+def _rank_memory(
+    rank: int, log: EngineLog, available: Figure, request: ProfilingRequest
+) -> RankMemory:
+    source = f"the log of {log.engine}" + (f" {log.version}" if log.version else "")
+    total = device_total(request.device)
+    printed = log.least("total")
+    if printed is not None:
+        total = MemoryItem(name="total", num_bytes=printed.num_bytes, how="measured", source=source)
+    charged = tuple(
+        MemoryItem(name=name, num_bytes=size, how="measured", source=source)
+        for name, figures in _CHARGED.items()
+        if (size := sum(f.num_bytes for f in map(log.most, figures) if f is not None)) > 0
+    )
+    share = log.utilization
+    asked = log.least("requested")
+    requested_bytes = asked.num_bytes if asked is not None else None
+    if requested_bytes is None and share is not None and log.engine == "vllm":
+        requested_bytes = round(total.num_bytes * share)
+    item = MemoryItem(
+        name="KV cache",
+        num_bytes=available.num_bytes,
+        how="measured",
+        source=f"{source}, printed to {(available.high - available.low) / 2**20:.1f} MiB",
+        low_bytes=available.low,
+        high_bytes=available.high,
+    )
+    requested = item
+    if requested_bytes is not None:
+        words = source if asked is not None else f"total x {share}"
+        requested = MemoryItem(
+            name="requested", num_bytes=requested_bytes, how="measured", source=words
+        )
+    return RankMemory(
+        rank=rank, total=total, requested=requested, charged=charged, available_kv=item
+    )
+
+
+PLUGIN = LogProfiling
