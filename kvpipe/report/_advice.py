@@ -1,6 +1,7 @@
 """Plan and accounts -> notes that follow from the numbers alone, each with its knob.
 
-Stages add their own notes where they decide something; these need the finished plan.
+Stages add their own notes where they decide something (blocks that a richer rank cannot use, a
+length that no request can have); these need the finished plan and the accounts.
 """
 
 from __future__ import annotations
@@ -40,16 +41,8 @@ def blocks_at(group: KVCacheGroupSpec, limits: RequestLimits) -> int:
 
 
 def _length(plan: Plan, cap: Capacity) -> Iterator[Note]:
-    """A planned length that no request can have, and one that was lowered."""
+    """A length that was lowered to what fits."""
     planned, wanted = plan.limits.max_model_len, plan.requested_len
-    if cap.requests_at_peak == 0:
-        need = sum(demand.peak_blocks for demand in cap.demands)
-        yield Note(
-            text=f"no request of {planned:,} tokens can ever run: it needs {count(need, 'block')} "
-            f"at its peak, {cap.usable_blocks:,} exist",
-            knob=f"lower scheduler.max_model_len to {cap.longest_request}",
-            is_warning=True,
-        )
     if wanted > planned:
         limits = plan.limits.with_length(wanted)
         blocks = sum(blocks_at(group, limits) for group in plan.groups)
@@ -113,14 +106,6 @@ def _account(account: RankAccount) -> Iterator[Note]:
             text=f"rank {account.rank}: this plan takes {size(account.overcommitted_bytes)} more "
             "than the device has",
             knob="lower cache.kv_cache_memory_bytes or cache.num_gpu_blocks_override",
-            is_warning=True,
-        )
-    stranded = account.steady["unused_richer_rank"]
-    if stranded:
-        yield Note(
-            text=f"rank {account.rank}: {size(stranded)} are unused, because another rank can hold "
-            "fewer blocks",
-            knob="balance the layers with parallel.pipeline_partition",
             is_warning=True,
         )
 

@@ -69,10 +69,10 @@ def _capacity(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Sec
         sum(demand.peak_blocks for demand in cap.demands),
         sum(demand.steady_blocks for demand in cap.demands),
     )
-    account = accounts[0]
+    account, a_rank = accounts[0], ", a rank" if len(plan.ranks) > 1 else ""
     rows = [
         ("requests that fit", f"{cap.requests_at_peak:,}", f"{cap.requests_steady:,}"),
-        ("bytes of each", size(cap.peak_bytes), size(cap.steady_bytes)),
+        (f"bytes of each{a_rank}", size(cap.peak_bytes), size(cap.steady_bytes)),
         ("blocks of each", f"{peak:,}", f"{steady:,}"),
         ("over its payload", _overhead(account.peak), _overhead(account.steady)),
     ]
@@ -118,8 +118,8 @@ def _groups(plan: Plan, cap: Capacity) -> Section:
         pages = sorted({spec.page_size_bytes for spec in specs})
         kinds = " + ".join(sorted({spec.kind for spec in specs}))
         page = size(pages[0]) if len(pages) == 1 else f"{size(pages[0])} - {size(pages[-1])}"
-        layers = sum(len(rank.config.groups[index].layer_names) for rank in plan.ranks)
-        row = [kinds, f"{layers:,}", f"{group.spec.block_size:,}", page]
+        names = {n for rank in plan.ranks for n in rank.config.groups[index].layer_names}
+        row = [kinds, f"{len(names):,}", f"{group.spec.block_size:,}", page]
         row += [f"{demand.peak_blocks:,}", f"{demand.steady_blocks:,}"]
         if rows and rows[-1][1:] == row:
             rows[-1][0] = f"{rows[-1][0].split('-')[0]}-{index}"
@@ -151,13 +151,20 @@ def _memory(ranks: Sequence[RankMemory]) -> Iterator[Section]:
             title=f"Memory of {_rank_words(rank.rank, alike, len(ranks), poorest=not number)}",
             headers=("", "size", "how", "source"),
             align="lrll",
-            rows=[(i.name, size(i.num_bytes), i.how, i.source) for i in _items(rank)],
+            rows=[(i.name, size(i.num_bytes), i.how, _source(i)) for i in _items(rank)],
         )
 
 
 def _items(rank: RankMemory) -> list[MemoryItem]:
     """A budget that was set is both what is requested and what is available: once is enough."""
     return list(dict.fromkeys((rank.total, rank.requested, *rank.charged, rank.available_kv)))
+
+
+def _source(item: MemoryItem) -> str:
+    """Ranges stand beside the best value and are never summed."""
+    if item.low_bytes is None or item.high_bytes is None:
+        return item.source
+    return f"{size(item.low_bytes)} to {size(item.high_bytes)}: {item.source}"
 
 
 def _alike(ranks: Sequence[RankMemory]) -> list[tuple[RankMemory, int]]:
