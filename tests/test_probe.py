@@ -1,0 +1,133 @@
+"""model.probe=true finds what transformers caches, and tells it as an engine stores it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_facts import configs, models, recorded_layers, stored_layers
+
+import kvpipe.models
+from kvpipe.errors import ConfigError
+from kvpipe.models._config_file import ConfigFile, parse_config
+from kvpipe.models._probe import ProbedLayer, cached_by_transformers, probe
+from kvpipe.models.families import families
+from kvpipe.models.hf import PLUGIN, read_geometry
+
+CERTAIN = sorted(name for name, entry in models().items() if entry["certain"])
+ON_EACH_COMMIT = ["microsoft/Phi-4-mini-instruct", "openai/whisper-tiny"]  # others: full tier
+MODELS = [
+    pytest.param(name, marks=() if name in ON_EACH_COMMIT else pytest.mark.full) for name in CERTAIN
+]
+
+
+def file_of(name: str) -> ConfigFile:
+    return parse_config(json.dumps(configs()[models()[name]["config"]]), "config.json", name, None)
+
+
+def words(layers: tuple[ProbedLayer, ...]) -> dict[int, set[str]]:
+    """What transformers caches in each layer, in the words of the records."""
+    found: dict[int, set[str]] = {}
+    for index, layer in enumerate(layers):
+        if layer.k_dim:
+            window = f" {layer.window}" if layer.window else ""
+            sizes = f"{layer.kv_heads}x{layer.k_dim}/{layer.v_dim}"
+            kind = "full" if layer.kind == "state" else layer.kind
+            found.setdefault(index, set()).add(f"{kind} {sizes}{window}")
+        if layer.conv or layer.recurrent:
+            found.setdefault(index, set()).add(f"state {list(layer.conv + layer.recurrent)}")
+    return found
+
+
+def recorded_cache(groups: list[dict[str, Any]]) -> dict[int, set[str]]:
+    stored = [group for group in groups if group["kind"] != "none"]
+    return recorded_layers({"engine_specs": stored})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_probe_sees_what_transformers_caches_and_says_what_an_engine_stores(name: str) -> None:
+    pytest.importorskip("transformers", reason="needs transformers and torch")
+    entry, file = models()[name], file_of(name)
+    probed = cached_by_transformers(file)
+    assert words(probed.layers) == recorded_cache(entry["transformers_cache"])
+    if "transformers_cross_cache" in entry:
+        assert words(probed.cross) == recorded_cache(entry["transformers_cross_cache"])
+    assert probed.parameter_count == entry["parameter_count_meta"]
+    geometry = probe(file)
+    assert stored_layers(geometry) == recorded_layers(entry)
+
+
+def test_probe_and_reader_differ_for_exactly_the_recorded_models() -> None:
+    """Told without building anything: the records say where and how the two differ."""
+    for name in CERTAIN:
+        entry = models()[name]
+        same = recorded_cache(entry["transformers_cache"]) == recorded_layers(entry)
+        assert ("engine_differs" not in entry) == same or _only_says_that_layers_are_none(entry)
+
+
+def _only_says_that_layers_are_none(entry: dict[str, Any]) -> bool:
+    return entry["engine_differs"] == ["layers of kind none store nothing and have no engine spec"]
+
+
+@pytest.mark.full
+def test_the_probe_and_the_reader_agree_on_everything_the_pipeline_uses() -> None:
+    pytest.importorskip("transformers", reason="needs transformers and torch")
+    for name in ("google/gemma-3n-E4B (text)", "openai/whisper-tiny"):
+        by_probe, by_reader = probe(file_of(name)), read_geometry(file_of(name))
+        for field in ("context_length", "num_layers", "hidden_size", "vocab_size", "file_dtype"):
+            assert getattr(by_probe, field) == getattr(by_reader, field), field
+        assert by_probe.encoder_tokens == by_reader.encoder_tokens
+        shares = [[c.shares_with for c in model.caches] for model in (by_probe, by_reader)]
+        assert shares[0] == shares[1]
+
+
+def read(folder: Path, raw: dict[str, Any]) -> Any:
+    (folder / "config.json").write_text(json.dumps(raw))
+    sections = {"reader": "hf", "dtype": "auto", "repo": None, "draft": None}
+    return PLUGIN(PLUGIN.Options(path=str(folder), probe=True, **sections)).read()
+
+
+def test_a_family_that_no_reader_knows_can_be_probed(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers and torch")
+    raw = {
+        "model_type": "stablelm",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 100,
+        "dtype": "bfloat16",
+    }
+    assert raw["model_type"] not in families()
+    model = read(tmp_path, raw)
+    assert [(c.spec, c.fields) for c in model.caches] == [
+        ("full", {"num_kv_heads": 2, "head_size": 16})
+    ] * 2
+    assert (model.context_length, model.source) == (4096, "probe of transformers")
+
+
+@pytest.mark.full
+def test_an_encoder_asked_as_a_decoder_stores_nothing() -> None:
+    pytest.importorskip("transformers", reason="needs transformers and torch")
+    model = probe(parse_config('{"model_type": "bert", "num_hidden_layers": 2}', "f", "bert", None))
+    assert [cache.spec for cache in model.caches] == ["encoder_only"] * 2
+
+
+def test_a_type_that_transformers_does_not_know_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers and torch")
+    with pytest.raises(ConfigError, match="model.probe: expected a model of type 'nonsuch'"):
+        read(tmp_path, {"model_type": "nonsuch"})
+
+
+def test_without_transformers_the_probe_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "kvpipe.models._meta_model", raising=False)
+    monkeypatch.delattr(kvpipe.models, "_meta_model", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match="got no transformers; pip install torch transformers"):
+        read(tmp_path, {"model_type": "llama"})
