@@ -82,7 +82,7 @@ class _Resolution:
         ranks = self.attempt(lambda: to_ranks(model, layers or [], config.parallel))
         if self.problems or lengths is None or backend is None or ranks is None:
             raise ConfigError(self.problems)
-        self.advise(model, layers or [], what_if)
+        self.advise(model, what_if)
         return ResolvedRun(
             model=model,
             served_dtype=dtypes.served,
@@ -306,7 +306,7 @@ class _Resolution:
             ) from None
 
     # --- advice -----------------------------------------------------------------------------------
-    def advise(self, model: ModelGeometry, layers: list[Layer], what_if: WhatIf | None) -> None:
+    def advise(self, model: ModelGeometry, what_if: WhatIf | None) -> None:
         cache = self.config.cache
         if what_if is not None:
             self.notes.append(
@@ -328,13 +328,6 @@ class _Resolution:
                     "out-of-memory errors",
                     knob="cache.gpu_memory_utilization=0.95",
                     is_warning=True,
-                )
-            )
-        if cache.kv_sharing_fast_prefill and not any(c.shares_with for c, _ in layers):
-            self.notes.append(
-                Note(
-                    text="kv_sharing_fast_prefill has no effect: no layer shares another's K/V",
-                    knob="cache.kv_sharing_fast_prefill",
                 )
             )
 
