@@ -66,8 +66,13 @@ def run(config: Any) -> Probed:
 
 
 def _generates(config: Any) -> bool:
-    """Has a class for generation. `is_decoder` is no sign: GPT-NeoX has it false, and decodes."""
-    return type(config) in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    """A class for generation, and no masked language model (BERT), which must be told to decode.
+    `is_decoder` alone is no sign: GPT-NeoX has it false, and decodes."""
+    kind = type(config)
+    encodes = kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(
+        config, "is_decoder", False
+    )
+    return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING and not encodes
 
 
 def _model_class(config: Any) -> Any:
@@ -102,7 +107,7 @@ def _run_decoder(model: Any, config: Any, tokens: Any) -> tuple[ProbedLayer, ...
         for layer, kind, option in zip(cache.layers, types, options, strict=True)
     )
     empty = all(not (layer.k_dim or layer.conv or layer.recurrent) for layer in layers)
-    if empty and getattr(config, "is_decoder", True):
+    if empty:
         raise ValueError("its cache stayed empty")
     return layers
 
