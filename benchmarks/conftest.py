@@ -1,0 +1,49 @@
+"""What every benchmark shares: a fixed loop timed in the same run, so that machines can be compared."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+
+def calibration() -> int:
+    """A fixed loop of dictionary and integer work."""
+    table: dict[int, int] = {}
+    for i in range(200_000):
+        table[i % 97] = table.get(i % 97, 0) + i
+    return sum(table.values())
+
+
+@pytest.fixture(scope="session")
+def calibration_s() -> float:
+    """CPU seconds of the fixed loop: the best of seven."""
+    times = []
+    for _ in range(7):
+        start = time.process_time()
+        calibration()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+@pytest.fixture
+def command_cpu_s() -> Callable[[Sequence[str], str], float]:
+    """(arguments, folder) -> CPU seconds, user and system, of `python -m kvpipe arguments` there."""
+
+    def measure(arguments: Sequence[str], folder: str) -> float:
+        before = os.times()
+        subprocess.run(
+            [sys.executable, "-m", "kvpipe", *arguments],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+        )
+        after = os.times()
+        user = after.children_user - before.children_user
+        return user + after.children_system - before.children_system
+
+    return measure
