@@ -1,4 +1,4 @@
-"""What every benchmark shares: a fixed loop timed in the same run, so that machines can be compared."""
+"""What every benchmark shares: a fixed loop timed in the same run, to compare machines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def calibration_s() -> float:
 
 @pytest.fixture
 def command_cpu_s() -> Callable[[Sequence[str], str], float]:
-    """(arguments, folder) -> CPU seconds, user and system, of `python -m kvpipe arguments` there."""
+    """(arguments, folder) -> CPU seconds, user and system, of `python -m kvpipe` there."""
 
     def measure(arguments: Sequence[str], folder: str) -> float:
         before = os.times()
