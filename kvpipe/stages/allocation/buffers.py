@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.backends.base import Backend, Buffer
+from kvpipe.errors import DoesNotFit
 from kvpipe.stages.allocation.base import Allocation, AllocationRequest, KVBuffers
 
 INIT_BYTE = {"zero": 0, "poison": 0xFF}
@@ -24,13 +25,29 @@ class Buffers(Allocation):
         self.options = options
 
     def run(self, request: AllocationRequest, backend: Backend) -> KVBuffers:
-        """DoesNotFit when the device refuses; what was taken until then is given back."""
+        """DoesNotFit when the device has too little, before anything is taken."""
+        _check_free(sum(request.addresses.buffers), backend)
         byte = INIT_BYTE[self.options.init]
         return KVBuffers(
             addresses=request.addresses,
             backend=backend,
             buffers=tuple(_filled(backend.allocate(n), byte) for n in request.addresses.buffers),
             init_byte=byte,
+        )
+
+
+def _check_free(num_bytes: int, backend: Backend) -> None:
+    """All buffers together: a host hands out pages that it does not have, one buffer at a time."""
+    if not backend.owns_memory:
+        return
+    free = backend.memory_info().free_bytes
+    if num_bytes > free:
+        raise DoesNotFit(
+            f"allocation: the cache takes {num_bytes:,} bytes, {free:,} are free on "
+            f"{backend.describe()['device']}; lower cache.kv_cache_memory_bytes, "
+            "or plan only with backend=meta",
+            needed_bytes=(num_bytes,),
+            available_bytes=(free,),
         )
 
 

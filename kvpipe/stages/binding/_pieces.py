@@ -34,6 +34,11 @@ class Piece:
         return f"{self.view.layer}/{self.view.array}/{self.request}/{position}/{head}".encode()
 
     @property
+    def rows_key(self) -> tuple[int, int, int, tuple[int, ...]]:
+        """Equal for pieces whose rows lie in the same slots."""
+        return (self.group, self.request, self.block_size, self.positions)
+
+    @property
     def row_bytes(self) -> int:
         axes = self.view.shape[3:] if self.view.per_token else self.view.shape[1:]
         return prod(axes) * DTYPE_BYTES[self.view.dtype]
@@ -47,13 +52,15 @@ def pieces_of(
     layers: Mapping[str, AttentionLayer],
     config: KVCacheConfig,
     requests: Sequence[ProofRequest],
-    max_tokens: int,
+    max_rows: int,
     seed: int,
 ) -> Iterator[Piece]:
     """Everything that is written, in the order of groups, requests, layers and arrays."""
     for index, group in enumerate(config.groups):
         ours = [name for name in group.layer_names if name in layers]
         block_size = group.spec.block_size
+        heads = [view.shape[2] for name in ours for view in layers[name].views if view.per_token]
+        max_tokens = max(1, max_rows // (max(heads, default=1) * max(len(requests), 1)))
         for number, request in enumerate(requests):
             tokens = tuple(proof_positions(request, index, block_size, max_tokens, seed))
             blocks = tuple(sorted(request.tables[index]))

@@ -8,7 +8,8 @@ array, request, token and head, so that a row in the wrong place cannot look rig
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ DIGEST_BUFFER_BYTES = 64 << 20  # up to here the digest is of the whole buffers
 
 
 class VerifyOptions(BaseModel):
-    """max_tokens: written a request and layer, at most. max_length: tokens of the longest request.
+    """max_rows: written an array, at most. max_length: tokens of the longest request.
     inject: a fault that must show (two block ids of a table swapped between writing and reading; a
     write dropped; two layers on the same pages)."""
 
@@ -37,7 +38,7 @@ class VerifyOptions(BaseModel):
     enabled: bool
     inject: Literal["none", "swap", "lost", "alias"]
     num_requests: int = Field(ge=0, le=64)
-    max_tokens: int = Field(ge=1, le=65536)
+    max_rows: int = Field(ge=1, le=1 << 20)
     max_length: int = Field(ge=1)
     seed: int
 
@@ -58,13 +59,39 @@ def verify(
     requests = proof_requests(
         config, limits, options.num_requests, options.max_length, options.seed
     )
-    pieces = list(pieces_of(layers, config, requests, options.max_tokens, options.seed))
+    with _one_thread():
+        return _proof(layers, config, buffers, requests, options)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Thousands of small writes: waiting for a second thread costs more than it brings."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _proof(
+    layers: Mapping[str, AttentionLayer],
+    config: KVCacheConfig,
+    buffers: KVBuffers,
+    requests: Sequence[ProofRequest],
+    options: VerifyOptions,
+) -> VerifyReport:
+    pieces = list(pieces_of(layers, config, requests, options.max_rows, options.seed))
     if not pieces:
         return VerifyReport(reason="nothing to store, or no request fits")
+    backend = buffers.backend
     targets = aliased(layers) if options.inject == "alias" else {}
+    slots = _slots(backend, pieces, requests, buffers)
     lost = pieces[len(pieces) // 2] if options.inject == "lost" else None
     for piece in pieces:
-        _write(piece, requests, targets, buffers, dropped=piece is lost)
+        _write(piece, requests, slots, targets, buffers, dropped=piece is lost)
     backend.check()
     tables = [[dict(table) for table in request.tables] for request in requests]
     if options.inject == "swap":
@@ -77,7 +104,7 @@ def verify(
         for buffer in buffers.buffers:
             digest.update(memoryview(buffer.data.cpu().numpy()))
     for piece in pieces:
-        _write(piece, requests, targets, buffers, byte=buffers.init_byte)
+        _write(piece, requests, slots, targets, buffers, byte=buffers.init_byte)
     return VerifyReport(
         layers=len({piece.view.layer for piece in pieces}),
         tokens=len({(p.request, i) for p in pieces if p.view.per_token for i in p.positions}),
@@ -93,6 +120,7 @@ def verify(
 def _write(
     piece: Piece,
     requests: Sequence[ProofRequest],
+    slots: Mapping[Any, Array],
     targets: Mapping[tuple[str, str], ArrayView],
     buffers: KVBuffers,
     *,
@@ -112,27 +140,37 @@ def _write(
         packed = new.reshape(len(ids), -1)[kept].reshape(-1).cpu()
         backend.unpack(buffers.buffers, [view], [ids[i] for i in kept], packed)
         return
-    slots = _slots(backend, piece, table, buffers.buffers[view.buffer])
+    where = slots[piece.rows_key]
     if dropped:
-        slots[-1] = -1
+        where = where.clone()
+        where[-1] = -1
     typed = new.view(_dtype(view.dtype)).reshape(len(piece.positions), *view.shape[2:])
-    backend.write_kv(buffers.buffers[view.buffer], view, typed, slots)
+    backend.write_kv(buffers.buffers[view.buffer], view, typed, where)
 
 
-def _slots(backend: Backend, piece: Piece, table: Mapping[int, int], like: Buffer) -> Array:
+def _slots(
+    backend: Backend,
+    pieces: Sequence[Piece],
+    requests: Sequence[ProofRequest],
+    buffers: KVBuffers,
+) -> dict[Any, Array]:
+    """Slot mappings, by the rows that are written: layers of a group share them."""
     import torch
 
-    row_of_ids = torch.full((1, max(table) + 1), -1, dtype=torch.int32)
-    for index, block in table.items():
-        row_of_ids[0, index] = block
-    positions = torch.tensor(piece.positions, dtype=torch.int64)
-    device = like.data.device
-    return backend.slot_mapping(
-        row_of_ids.to(device),
-        torch.zeros(len(positions), dtype=torch.int64, device=device),
-        positions.to(device),
-        piece.block_size,
-    )
+    found: dict[Any, Array] = {}
+    device = buffers.buffers[0].data.device
+    for piece in pieces:
+        if not piece.view.per_token or piece.rows_key in found:
+            continue
+        table = requests[piece.request].tables[piece.group]
+        ids = torch.full((1, max(table) + 1), -1, dtype=torch.int32)
+        ids[0, list(table)] = torch.tensor(list(table.values()), dtype=torch.int32)
+        positions = torch.tensor(piece.positions, dtype=torch.int64, device=device)
+        first = torch.zeros_like(positions)
+        found[piece.rows_key] = backend.slot_mapping(
+            ids.to(device), first, positions, piece.block_size
+        )
+    return found
 
 
 def _tensor(content: bytes, like: Buffer) -> Array:
