@@ -1,0 +1,211 @@
+"""bind(model, plan): the model's layers meet the plan's, memory is allocated, a cache comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvpipe.backends.base import Backend
+from kvpipe.blocks import BlockManager
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.integrations._match import LayerMatch, match_layers
+from kvpipe.integrations._needs import LayerNeeds, model_needs
+from kvpipe.integrations._specs import cache_layers
+from kvpipe.integrations._versions import require_transformers
+from kvpipe.specs.base import CacheLayer
+from kvpipe.stages.allocation._addresses import address_map
+from kvpipe.stages.allocation.base import AllocationRequest, KVBuffers
+from kvpipe.stages.allocation.buffers import Buffers
+from kvpipe.stages.grouping.base import Plan
+
+MODES = ("gather", "direct", "auto")
+
+
+def layers_of(
+    model: Any, block_size: int = 16, cache_dtype: str | None = None
+) -> list[CacheLayer]:
+    """What `model` (a transformers model, or its config) caches, as layers to plan.
+
+    block_size: tokens. cache_dtype: storage of K and V, a key of DTYPE_BYTES (None: as the model's
+    own). A sharing layer carries its target's name."""
+    return cache_layers(model_needs(model), block_size, cache_dtype)
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """cache: what `generate` takes. mode: gather or direct, and why not direct (`reason`)."""
+
+    cache: Any
+    mode: str
+    reason: str
+    buffers: KVBuffers
+    manager: BlockManager
+    hooks: Any
+
+    def unbind(self) -> None:
+        """The model as it was before; the memory goes with the last reference to the cache."""
+        self.hooks.remove()
+
+
+def bind(
+    model: Any,
+    plan: Plan,
+    *,
+    mode: str = "gather",
+    backend: Backend | None = None,
+    buffers: KVBuffers | None = None,
+    rank: int = 0,
+    prefix_caching: bool = False,
+    max_num_seqs: int = 256,
+    shuffle: int | None = None,
+    init: str = "zero",
+) -> Any:
+    """A cache for `model.generate`, over the pages of one rank of the plan; `cache.bound` is the
+    BoundModel, whose `unbind()` takes the hooks off the model.
+
+    mode: gather, direct, or auto (direct where the model can). backend: what owns the memory (torch
+    on the model's device). buffers: memory that is allocated already. shuffle: seed of an order in
+    which block ids are handed out. ConfigError names what the plan and the model disagree on."""
+    require_transformers()
+    if mode not in MODES:
+        raise ConfigError(Problem("mode", f"one of {', '.join(MODES)}", f"'{mode}'"))
+    return bind_needs(
+        model,
+        model_needs(model),
+        plan,
+        mode=mode,
+        backend=backend,
+        buffers=buffers,
+        rank=rank,
+        prefix_caching=prefix_caching,
+        max_num_seqs=max_num_seqs,
+        shuffle=shuffle,
+        init=init,
+    )
+
+
+def bind_needs(
+    model: Any,
+    needs: Sequence[LayerNeeds],
+    plan: Plan,
+    *,
+    mode: str,
+    backend: Backend | None,
+    buffers: KVBuffers | None,
+    rank: int,
+    prefix_caching: bool,
+    max_num_seqs: int,
+    shuffle: int | None,
+    init: str,
+) -> Any:
+    """`bind` for needs that are known already."""
+    from kvpipe.integrations._cache import PagedCache, PagedCrossCache, PagedEncoderDecoderCache
+    from kvpipe.integrations._cache import StepHooks
+    from kvpipe.integrations._store import PagedStore
+
+    matches = match_layers(needs, plan, rank)
+    buffers = buffers or allocate(plan, rank, backend or _backend_of(model), init)
+    manager = BlockManager.from_plan(
+        plan, rank, max_num_requests=max_num_seqs, prefix_caching=prefix_caching
+    )
+    _refuse_lost_prefixes(manager, prefix_caching)
+    if shuffle is not None:
+        shuffle_blocks(manager, shuffle)
+    store = PagedStore(manager, buffers, prefix_caching)
+    layers = [_layer(store, match) for match in matches]
+    cache: Any = PagedCache(store, layers)
+    hooks = StepHooks(model.get_decoder(), cache)
+    if any(match.cross for match in matches):
+        crossing = PagedCrossCache(layers=[_cross(store, match) for match in matches])
+        cache = PagedEncoderDecoderCache(cache, crossing)
+    cache.bound = BoundModel(
+        cache=cache, mode="gather", reason="", buffers=buffers, manager=manager, hooks=hooks
+    )
+    return cache
+
+
+def allocate(plan: Plan, rank: int, backend: Backend, init: str = "zero") -> KVBuffers:
+    """Addresses and memory of one rank, as the pipeline's own allocation stage makes them."""
+    config = plan.ranks[rank].config
+    where = address_map(config, plan.shared_layers)
+    options = Buffers.Options.model_validate({"name": "buffers", "init": init})
+    return Buffers(options).run(AllocationRequest(config=config, addresses=where), backend)
+
+
+def _backend_of(model: Any) -> Backend:
+    from kvpipe.backends.torch_ import TorchBackend
+
+    return TorchBackend(TorchBackend.Options(name="torch", device=str(model.device)))
+
+
+def shuffle_blocks(manager: BlockManager, seed: int) -> None:
+    """Block ids are handed out in a random order from now on."""
+    import numpy as np
+
+    ids = manager.pool.allocate(manager.pool.num_free)
+    manager.pool.free(np.random.default_rng(seed).permutation(ids))
+
+
+def _refuse_lost_prefixes(manager: BlockManager, asked: bool) -> None:
+    if asked and not manager.prefix_caching:
+        kinds = [t.spec.kind for t in manager.tables if not t.caches_prefixes]
+        raise ConfigError(
+            Problem(
+                "prefix_caching",
+                "groups that can all serve a prefix",
+                f"a group of kind {kinds[0]}" if kinds else "a plan without groups",
+                "prefix_caching=False",
+            )
+        )
+
+
+# --- one layer ---------------------------------------------------------------------------------
+def _layer(store: Any, match: LayerMatch) -> Any:
+    from transformers.cache_utils import DummyLayer
+
+    from kvpipe.integrations._layers import PagedHybridLayer
+
+    attention = _attention(store, match) if match.attention else None
+    state = _state(store, match) if match.state else None
+    if attention is not None and state is not None:
+        return PagedHybridLayer(state, attention)
+    return attention or state or DummyLayer()
+
+
+def _attention(store: Any, match: LayerMatch) -> Any:
+    from kvpipe.integrations._layers import PagedArrays, PagedAttentionLayer
+
+    need = match.needs.attention
+    assert need is not None and match.attention is not None
+    arrays = PagedArrays(store, match.attention, (need.head_size, need.head_size_v))
+    return PagedAttentionLayer(arrays, need.dtype, need.window, direct=False)
+
+
+def _cross(store: Any, match: LayerMatch) -> Any:
+    from transformers.cache_utils import DummyLayer
+
+    from kvpipe.integrations._layers import PagedArrays, PagedCrossLayer
+
+    need = match.needs.cross
+    if need is None or match.cross is None:
+        return DummyLayer()
+    arrays = PagedArrays(store, match.cross, (need.head_size, need.head_size_v))
+    return PagedCrossLayer(arrays, need.dtype)
+
+
+def _state(store: Any, match: LayerMatch) -> Any:
+    import torch
+
+    from kvpipe.integrations._layers import PagedStateLayer, StateTensors
+
+    assert match.state is not None
+    pages: Mapping[str, Any] = store.buffers.arrays(match.state)
+    kinds: dict[bool, list[tuple[Any, Any]]] = {True: [], False: []}
+    for state, array in zip(match.needs.states, pages.values(), strict=True):
+        kinds[state.name.startswith("conv")].append((array, getattr(torch, state.dtype)))
+    conv, recurrent = (
+        StateTensors(store, match.state, [a for a, _ in each], [d for _, d in each])
+        for each in (kinds[True], kinds[False])
+    )
+    return PagedStateLayer(conv, recurrent, match.needs.num_states)

@@ -1,0 +1,341 @@
+"""The layers of a transformers cache, written to and read from pages.
+
+B rows, H KV heads, T tokens of a step, L tokens returned, D head size; K and V are [B, H, T, D] in
+transformers and [tokens, H, D] in pages. Each class adds what one kind of layer keeps; a hybrid
+layer is both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
+
+from kvpipe.integrations._store import PagedStore
+from kvpipe.layouts.base import ArrayView
+
+
+class PagedArrays:
+    """K and V of one cache layer as the backend sees them: two views, written in one call."""
+
+    def __init__(self, store: PagedStore, layer: str, head_sizes: tuple[int, int]) -> None:
+        self.store, self.layer = store, layer
+        addresses = store.buffers.addresses.of_layer(layer)
+        self.group = addresses.group
+        self.views = self._pair(addresses.views, head_sizes)
+        self.block_size = store.manager.config.groups[self.group].spec.block_size
+
+    @staticmethod
+    def _pair(views: tuple[ArrayView, ...], sizes: tuple[int, int]) -> tuple[ArrayView, ArrayView]:
+        """K and V; of one latent row the columns of the latent and those of its rope part."""
+        if len(views) == 2:
+            return views[0], views[1]
+        (row,) = views
+        return row.columns(0, sizes[0]), row.columns(sizes[0], sum(sizes))
+
+    def write(self, pair: tuple[Any, Any], slots: Any) -> None:
+        """pair: K and V, [tokens, H, D] each, to slots [tokens]."""
+        buffers, backend = self.store.buffers.buffers, self.store.backend
+        targets = [(buffers[view.buffer], view) for view in self.views]
+        backend.write_kv_pair(targets, [new.detach().contiguous() for new in pair], slots)
+
+    def gather(self, table: Any, num_blocks: int, out_dtype: str) -> tuple[Any, Any]:
+        """[num_blocks * block_size, H, D] of K and V through a block table [num_blocks]."""
+        buffers, backend = self.store.buffers.buffers, self.store.backend
+        tokens, size = num_blocks * self.block_size, self.block_size
+        keys, values = (
+            backend.gather(buffers[v.buffer], v, table, tokens, size, out_dtype=out_dtype)
+            for v in self.views
+        )
+        return keys, values
+
+
+class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Self attention. window: what the model's mask calls sliding_window, chunks included."""
+
+    is_compileable = False
+    is_croppable = False
+    supports_early_init = False
+
+    def __init__(self, arrays: PagedArrays, dtype: str, window: int | None, direct: bool) -> None:
+        super().__init__()
+        self.arrays, self.store, self.dtype_name = arrays, arrays.store, dtype
+        self.window, self.direct = window, direct
+        self.is_sliding, self.sliding_window = window is not None, window
+        self.is_initialized = True
+        self.stored = 0  # columns, this step's included once it was written
+
+    def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
+        """Pages exist already."""
+
+    def get_seq_length(self) -> int:
+        return self.stored
+
+    def get_max_length(self) -> int:
+        return self.window or -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Columns that `update` returns for a step of query_length, and the first of them."""
+        first = max(self.stored - self.window + 1, 0) if self.window else 0
+        return self.stored + query_length - first, first
+
+    def update(
+        self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any]:
+        """Write the step's K and V; return those of every column that a query may see."""
+        num_columns = key_states.shape[-2]
+        length, first = self.get_mask_sizes(num_columns)
+        self._write(key_states, value_states)
+        self.stored += num_columns
+        if self.direct:
+            return self._hand_over(key_states, value_states, first, kwargs.get("kwargs"))
+        return self.read(first, first + length)
+
+    def _write(self, keys: Any, values: Any) -> None:
+        pads = self.store.current().pads
+        if pads.any():
+            columns = np.arange(keys.shape[-2])
+            live = torch.from_numpy(columns >= pads[:, None]).to(keys.device)
+            rows = keys.transpose(1, 2)[live], values.transpose(1, 2)[live]
+        else:
+            rows = keys.transpose(1, 2).flatten(0, 1), values.transpose(1, 2).flatten(0, 1)
+        self.arrays.write(rows, self.store.slots(self.arrays.group))
+
+    def read(self, first: int, stop: int) -> tuple[Any, Any]:
+        """[B, H, stop - first, D] of columns [first, stop); zeros where nothing is stored."""
+        table = self.store.gather_table(self.arrays.group, first, stop)
+        rows = self.arrays.gather(table.block_table, len(table.block_table), self.dtype_name)
+        offsets, length = table.offsets, stop - first
+        keys, values = (_columns(each, len(offsets), offsets, length) for each in rows)
+        return keys, values
+
+    def _hand_over(self, keys: Any, values: Any, first: int, kwargs: Any) -> tuple[Any, Any]:
+        """Direct mode: the attention function reads the pages itself. Its keys are a stub of no
+        memory whose length is right; an MLA layer expands what it is given, so it gets T tokens."""
+        self.store.last_updated = self
+        if isinstance(kwargs, dict):
+            kwargs["kvpipe_layer"] = self
+        if len(self.store.buffers.addresses.of_layer(self.arrays.layer).views) == 1:
+            return keys, values
+        length = self.stored - first
+        stubs = (
+            each.new_zeros(1).expand(*each.shape[:2], length, each.shape[-1])
+            for each in (keys, values)
+        )
+        return tuple(stubs)  # type: ignore[return-value]
+
+    # Rows are the store's: it reorders all layers at once.
+    def reorder_cache(self, beam_idx: Any) -> None: ...
+
+    def reset(self) -> None:
+        self.stored = 0
+
+
+def _columns(rows: Any, num_rows: int, offsets: list[int], length: int) -> Any:
+    """rows [B * W, H, D] -> [B, H, length, D]: row b from its column offsets[b] on."""
+    whole = rows.reshape(num_rows, -1, *rows.shape[1:])
+    cut = torch.stack([whole[b, o : o + length] for b, o in enumerate(offsets)])
+    # Contiguous, as transformers' own cache is: other strides take other kernels.
+    return cut.transpose(1, 2).contiguous()
+
+
+class PagedCrossLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Cross attention: K and V of the encoder's output, written once; models then read `keys` and
+    `values` themselves, so these gather."""
+
+    is_compileable = False
+    is_croppable = False
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, arrays: PagedArrays, dtype: str) -> None:
+        self.arrays, self.store, self.dtype_name = arrays, arrays.store, dtype
+        self.is_initialized = True
+        self.stored = 0
+
+    @property
+    def keys(self) -> Any:
+        return self.read()[0] if self.stored else None
+
+    @property
+    def values(self) -> Any:
+        return self.read()[1] if self.stored else None
+
+    def lazy_initialization(self, key_states: Any, value_states: Any) -> None: ...
+
+    def get_seq_length(self) -> int:
+        return self.stored
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.stored + query_length, 0
+
+    def update(
+        self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any]:
+        """[B, H, L, D] of the encoder's L columns; only columns that are tokens are stored."""
+        columns = self.store.encoder_columns
+        pair = tuple(
+            torch.cat([each[row].transpose(0, 1)[cols] for row, cols in enumerate(columns)])
+            for each in (key_states, value_states)
+        )
+        self.arrays.write(pair, self.store.slots(self.arrays.group))  # type: ignore[arg-type]
+        self.stored = key_states.shape[-2]
+        return self.read()
+
+    def read(self) -> tuple[Any, Any]:
+        table = self.store.encoder_table(self.arrays.group)
+        rows = self.arrays.gather(table.block_table, len(table.block_table), self.dtype_name)
+        keys, values = (self._spread(each) for each in rows)
+        return keys, values
+
+    def _spread(self, rows: Any) -> Any:
+        """[B * W, H, D] -> [B, H, L, D]: every stored token back in its column, zeros elsewhere."""
+        columns = self.store.encoder_columns
+        whole = rows.reshape(len(columns), -1, *rows.shape[1:])
+        out = whole.new_zeros((len(columns), self.stored, *rows.shape[1:]))
+        for row, cols in enumerate(columns):
+            out[row, torch.from_numpy(cols)] = whole[row, : len(cols)]
+        return out.transpose(1, 2).contiguous()
+
+    def reorder_cache(self, beam_idx: Any) -> None: ...
+
+    def reset(self) -> None:
+        self.stored = 0
+
+
+class StateTensors(MutableMapping[int, Any]):
+    """What transformers calls `conv_states` or `recurrent_states`: number -> tensor [B, *shape].
+
+    Models update the tensor in place. Where the rows' blocks are equally far apart it is a view of
+    the pages; elsewhere a copy that is written back when the layer is done (`flush`)."""
+
+    def __init__(self, store: PagedStore, layer: str, pages: list[Any], dtypes: list[Any]) -> None:
+        """pages: of each number the state of every block, [blocks, *shape]."""
+        self.store, self.layer, self.pages, self.dtypes = store, layer, pages, dtypes
+        self.group = store.buffers.addresses.of_layer(layer).group
+        self.scratch: dict[int, Any] = {}
+
+    def __getitem__(self, number: int) -> Any:
+        if number not in self.scratch:
+            pages, blocks = self.pages[number], self.store.state_blocks(self.group)
+            step = _equal_step(blocks)
+            if step and pages.dtype == self.dtypes[number]:
+                return pages[blocks[0] : blocks[-1] + 1 : step]
+            self.store.open_states(self)
+            self.scratch[number] = self._copied(pages, blocks).to(self.dtypes[number])
+        return self.scratch[number]
+
+    @staticmethod
+    def _copied(pages: Any, blocks: list[int]) -> Any:
+        """Zeros for rows that hold no block: they have no token yet."""
+        copied = pages[[max(block, 0) for block in blocks]]
+        copied[[block < 0 for block in blocks]] = 0
+        return copied
+
+    def __setitem__(self, number: int, value: Any) -> None:
+        self[number].copy_(value)
+
+    def flush(self) -> None:
+        """Copies back to their pages."""
+        for number, tensor in self.scratch.items():
+            pages = self.pages[number]
+            blocks = self.store.state_blocks(self.group)
+            held = [row for row, block in enumerate(blocks) if block >= 0]
+            pages[[blocks[row] for row in held]] = tensor[held].detach().to(pages.dtype)
+        self.scratch.clear()
+
+    def __delitem__(self, number: int) -> None:
+        raise TypeError("the states of a bound cache live as long as its pages")
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.pages)))
+
+    def __len__(self) -> int:
+        return len(self.pages)
+
+
+def _equal_step(blocks: list[int]) -> int:
+    """The distance between neighbours where all are equally far apart and held, else 0."""
+    if min(blocks) < 0:
+        return 0
+    steps = {b - a for a, b in zip(blocks, blocks[1:], strict=False)} or {1}
+    step = steps.pop()
+    return step if not steps and step > 0 else 0
+
+
+class PagedStateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]
+    """Fixed-size states: convolution inputs and a recurrent state, in one block of the request."""
+
+    def __init__(self, conv: StateTensors, recurrent: StateTensors, num_states: int) -> None:
+        super().__init__(number_of_states=num_states)
+        self.conv_states, self.recurrent_states = conv, recurrent
+        self.store_of_states = conv.store
+        for number in range(num_states):
+            self.is_conv_states_initialized[number] = number < len(conv)
+            self.is_recurrent_states_initialized[number] = number < len(recurrent)
+            if number < len(conv):
+                self.conv_kernel_size[number] = conv.pages[number].shape[-1]
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Pages exist already."""
+
+    is_croppable = False
+    is_compileable = False
+
+    def activate_past_recording(self) -> None:
+        raise NotImplementedError("assisted decoding rolls states back, which pages cannot")
+
+    def update_conv_state(
+        self, conv_states: Any, state_idx: int = 0, *args: Any, **kwargs: Any
+    ) -> Any:
+        """[B, channels, T] of this step -> the whole input of the convolution; the last K columns
+        are kept, with zeros before the first token."""
+        width = self.conv_kernel_size[state_idx]
+        whole = conv_states
+        if self.has_previous_state[state_idx]:
+            whole = torch.cat([self.conv_states[state_idx], conv_states], dim=-1)
+        elif whole.shape[-1] < width:
+            whole = torch.nn.functional.pad(whole, (width - whole.shape[-1], 0))
+        self.has_previous_state[state_idx] = True
+        self.conv_states[state_idx] = whole[..., -width:]
+        return whole
+
+    def update_recurrent_state(
+        self, recurrent_states: Any, state_idx: int = 0, *args: Any, **kwargs: Any
+    ) -> Any:
+        self.recurrent_states[state_idx] = recurrent_states
+        return self.recurrent_states[state_idx]
+
+    def flush(self) -> None:
+        self.conv_states.flush()
+        self.recurrent_states.flush()
+
+    def reorder_cache(self, beam_idx: Any) -> None: ...
+
+    def reset(self) -> None:
+        self.has_previous_state = dict.fromkeys(range(self.number_of_states), False)
+
+
+class PagedHybridLayer(PagedStateLayer, PagedAttentionLayer):
+    """One model layer that keeps K/V and a state: two groups for one index."""
+
+    def __init__(self, state: PagedStateLayer, attention: PagedAttentionLayer) -> None:
+        self.__dict__.update(attention.__dict__)
+        self.__dict__.update(state.__dict__)
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def get_max_length(self) -> int:
+        return PagedAttentionLayer.get_max_length(self)
+
+    def reorder_cache(self, beam_idx: Any) -> None: ...
+
+    def reset(self) -> None:
+        PagedStateLayer.reset(self)
+        PagedAttentionLayer.reset(self)

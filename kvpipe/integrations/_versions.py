@@ -1,0 +1,46 @@
+"""Where transformers releases differ: the range that is supported, and a renamed keyword."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from kvpipe.errors import ConfigError, Problem
+
+SUPPORTED = ">=5.23,<5.25"
+# What the cache is called in a forward method: from 5.24, up to 5.23, and in old Mamba models.
+CACHE_KEYWORDS = ("cache", "past_key_values", "cache_params")
+
+
+def transformers_problems() -> list[Problem]:
+    """What is missing to run a transformers model here."""
+    try:
+        found = version("transformers")
+    except PackageNotFoundError:
+        found = ""
+    major_minor = tuple(int(part) for part in found.split(".")[:2]) if found else ()
+    if (5, 23) <= major_minor < (5, 25):
+        return []
+    got = f"transformers {found}" if found else "no transformers"
+    return [
+        Problem("binding", f"transformers{SUPPORTED}", got, "pip install 'kvpipe[hf]'"),
+    ]
+
+
+def require_transformers() -> None:
+    if problems := transformers_problems():
+        raise ConfigError(problems)
+
+
+def cache_keyword(module: Any) -> str:
+    """The name under which a model's (or decoder's) forward takes its cache."""
+    names = inspect.signature(module.forward).parameters
+    return next((name for name in CACHE_KEYWORDS if name in names), CACHE_KEYWORDS[0])
+
+
+def generate_keyword() -> str:
+    """The name under which `generate` takes a cache."""
+    return "cache" if tuple(map(int, version("transformers").split(".")[:2])) >= (5, 24) else (
+        "past_key_values"
+    )

@@ -1,0 +1,20 @@
+"""Real transformers models generating through a planned, allocated, block-managed cache.
+
+    layers = layers_of(model, block_size=16)
+    made = kvpipe.plan(layers, limits, memory)
+    cache = bind(model, made)
+    model.generate(**inputs, cache=cache)              # past_key_values= up to transformers 5.23
+
+The model is not changed: its cache layers write through slot mapping into pages and return what
+they gather from them (mode `gather`, right for every model), or a registered attention function
+reads the pages through block tables (mode `direct`, for models whose attention can be replaced).
+"""
+
+from __future__ import annotations
+
+from kvpipe.integrations._bind import BoundModel as BoundModel
+from kvpipe.integrations._bind import bind as bind
+from kvpipe.integrations._bind import layers_of as layers_of
+from kvpipe.integrations._versions import generate_keyword as generate_keyword
+
+__all__ = ["BoundModel", "bind", "generate_keyword", "layers_of"]
