@@ -26,7 +26,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kvpipe.confdir import CONF_DIR
+from kvpipe.confdir import CONF_DIR, shipped_option
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 
 CONFIG_NAME = "config"
@@ -182,13 +182,21 @@ def _wrong_key(override: str, base: DictConfig, groups: set[str], error: Excepti
 
 def _nearest(key: str, known: Sequence[str], groups: set[str]) -> str:
     """The key that was meant: a sibling in the same section, else any key, else the sections."""
-    section = key.rpartition(".")[0]
+    section, _, last = key.rpartition(".")
+    if section in groups and (owners := _options_with(section, last)):
+        return f"{last} belongs to {' and '.join(f'{section}={name}' for name in owners)}"
     siblings = [name for name in known if name.rpartition(".")[0] == section]
     if section and siblings:
         close = get_close_matches(key, siblings, n=1)
         return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(siblings))}"
     close = get_close_matches(key, known, n=1)
     return f"did you mean '{close[0]}'?" if close else f"sections: {', '.join(sorted(groups))}"
+
+
+def _options_with(group: str, key: str) -> list[str]:
+    """The shipped choices of a group that have this key, when the chosen one does not."""
+    shipped = sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
+    return [name for name in shipped if key in (shipped_option(group, name) or {})]
 
 
 def _keys(values: Any, prefix: str = "") -> Iterator[str]:

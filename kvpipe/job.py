@@ -21,6 +21,7 @@ from kvpipe.report._document import plan_document
 from kvpipe.report._memory_map import memory_map
 from kvpipe.report._summary import summary
 from kvpipe.report.base import Headline, ReportInput
+from kvpipe.reproduce import LogComparison, compare_with_log
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.validation.base import Note
 
@@ -113,6 +114,26 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         config=result.prepared.raw,
         backend_facts=result.backend.describe(),
         job=job,
+        log=_compared_with_log(result),
+    )
+
+
+def _compared_with_log(result: Result) -> LogComparison | None:
+    log, resolved = result.profile.log, result.prepared.resolved
+    if log is None:
+        return None
+    limits = result.plan.limits
+    return compare_with_log(
+        log,
+        [rank.layers for rank in resolved.ranks],
+        limits,
+        disable_hybrid=result.prepared.config.cache.disable_hybrid_kv_cache_manager,
+        settings={
+            "max_model_len": limits.max_model_len,
+            "max_num_batched_tokens": limits.max_num_batched_tokens,
+            "tp": resolved.parallel.tp,
+            "pp": resolved.parallel.pp,
+        },
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from kvpipe.errors import KvpipeError
 from kvpipe.report._accounts import RankAccount
+from kvpipe.reproduce import LogComparison
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.grouping.base import Plan
 from kvpipe.stages.profiling.base import MemoryProfile
@@ -37,7 +38,7 @@ class ReportInput:
     accounts: one a rank, where its bytes go. verify: the self-proof. address_map: where every array
     of every layer lies, as JSON (None: allocation was not asked).
     timings: seconds a stage, in order. config: the run's settings as they were composed. job: the
-    job of a sweep, else None.
+    job of a sweep, else None. log: an engine's log beside this plan (profiling=log).
     """
 
     headline: Headline
@@ -51,6 +52,7 @@ class ReportInput:
     config: Mapping[str, Any] = field(default_factory=dict)
     backend_facts: Mapping[str, str] = field(default_factory=dict)
     job: str | None = None
+    log: LogComparison | None = None
 
 
 class Report(ABC):

@@ -45,6 +45,7 @@ class LogProfiling:
         if request.kv_cache_memory_bytes is not None:
             profile = same_on_every_rank(self.options.name, request, by_hand(request))
             return MemoryProfile(plugin=profile.plugin, ranks=profile.ranks, log=log)
+        _refuse_on_this_cpu(log, request)
         count = request.parallel.tp * request.parallel.pp
         ranks = tuple(
             _rank_memory(rank, log, figure, request)
@@ -60,6 +61,22 @@ class LogProfiling:
                 Problem("profiling.path", "the log file of an engine, since profiling=log", got)
             )
         return Path(path).read_text(encoding="utf-8", errors="replace")
+
+
+def _refuse_on_this_cpu(log: EngineLog, request: ProfilingRequest) -> None:
+    """A log is of another machine: its memory is not taken from a CPU that cannot spare it."""
+    asked, free = log.least("available_kv"), request.device.free_bytes
+    if request.device.type != "cpu" or asked is None or free is None:
+        return
+    if asked.num_bytes > free // 2:
+        raise ConfigError(
+            Problem(
+                "device",
+                "the device that the log is of (device=h100_80gb, ...)",
+                f"this CPU: {asked.num_bytes / GIB:.2f} GiB would be more than half of its "
+                "free memory",
+            )
+        )
 
 
 def available_by_rank(log: EngineLog, num_ranks: int) -> tuple[Figure, ...]:
@@ -105,6 +122,19 @@ def _cache_memory(log: EngineLog) -> tuple[Figure, ...]:
     return tuple(pools)
 
 
+def _charged(log: EngineLog) -> dict[str, int]:
+    """Bytes of each account. Where no activation figure is printed, it is what the peak of torch's
+    memory holds beside the weights."""
+    sizes = {
+        name: sum(f.num_bytes for f in map(log.most, figures) if f is not None)
+        for name, figures in _CHARGED.items()
+    }
+    peak = log.most("peak_torch")
+    if not sizes["activations"] and peak is not None:
+        sizes["activations"] = peak.num_bytes - sizes["weights"]
+    return sizes
+
+
 def _parts(log: EngineLog) -> str:
     names = ("total", "weights", "activations", "non_torch", "graphs")
     known = [(name, log.most(name)) for name in names]
@@ -120,9 +150,9 @@ def _rank_memory(
     if printed is not None:
         total = MemoryItem(name="total", num_bytes=printed.num_bytes, how="measured", source=source)
     charged = tuple(
-        MemoryItem(name=name, num_bytes=size, how="measured", source=source)
-        for name, figures in _CHARGED.items()
-        if (size := sum(f.num_bytes for f in map(log.most, figures) if f is not None)) > 0
+        MemoryItem(name=name, num_bytes=num_bytes, how="measured", source=source)
+        for name, num_bytes in _charged(log).items()
+        if num_bytes > 0
     )
     share = log.utilization
     asked = log.least("requested")
