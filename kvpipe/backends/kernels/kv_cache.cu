@@ -437,7 +437,7 @@ static __device__ __forceinline__ void gather_rows(u8* out, i64 out_row_stride, 
         u8* to = out + row * out_row_stride;
         if (held < 0 || slot >= num_slots) {
             if (held >= 0 && within == 0 && head == 0 && threadIdx.x == 0)
-                report(err, GATHER_BLOCK, index, held, num_slots / manager_block_size);
+                report(err, GATHER_BLOCK, index, held, (u32)num_slots / manager_block_size);
             fill_row<u8>(to, 0u, out_row_bytes);
             continue;
         }
