@@ -209,7 +209,7 @@ def test_an_engines_block_first_strides_are_kept_without_a_lettered_placement() 
     assert [layer.views[0].strides[0] for layer in addresses.layers] == [2 * page] * 4
 
 
-# --- kernel blocks ------------------------------------------------------------------------------
+# --- kernel blocks ---------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("layout", "block", "kernel"),
     [
@@ -339,7 +339,7 @@ def test_what_cannot_be_is_refused_by_name(call, message: str) -> None:
         call()
 
 
-# --- the proof itself -----------------------------------------------------------------------------
+# --- the proof itself ------------------------------------------------------------------------
 def nested_strides(order: tuple[str, ...], sizes: dict[str, int]) -> dict[str, int]:
     strides, step = {}, 2
     for axis in reversed(order):
@@ -416,3 +416,34 @@ def test_axes_inside_k_belong_to_one_array_and_axes_outside_to_all() -> None:
     k, v = axis_strides("BHKND", {"B": 2, "H": 3, "N": 4}, [10, 6])
     assert k == (0, {"N": 10, "H": 64, "B": 192})
     assert v == (40, {"N": 6, "H": 64, "B": 192})
+
+
+# --- plans as the engine makes them ----------------------------------------------------------
+def check_golden_plans(cases) -> int:
+    """Each plan that exists has a sound map under the axes it was planned for."""
+    import golden_plans
+
+    placed = 0
+    for case in cases:
+        if "error" in case["answer"]:
+            continue
+        made = golden_plans.planned(case["input"])
+        placement = case["input"].get("kv_cache_layout", "auto").lower()
+        for rank in made.ranks:
+            addresses = address_map(rank.config, made.shared_layers, "auto", placement)
+            given = {tensor.size_bytes for tensor in rank.config.tensors}
+            assert sum(addresses.buffers) == sum(t.size_bytes for t in rank.config.tensors)
+            assert len(given) <= 1 or addresses.path == "per_group"
+            placed += 1
+    return placed
+
+
+@pytest.mark.parametrize("name", ["plan_vllm017", "plan_vllm033"])
+def test_a_tenth_of_the_golden_plans_has_a_sound_map(golden, name: str) -> None:
+    assert check_golden_plans(golden(name)[::10]) > 20
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["plan_vllm017", "plan_vllm033"])
+def test_every_golden_plan_has_a_sound_map(golden, name: str) -> None:
+    assert check_golden_plans(golden(name)) > 240

@@ -6,6 +6,8 @@ from kvpipe.layouts.base import Layout, LayoutOptions
 
 # K and V, latent rows, packed contents. States need no layout: they lie in their page as they are.
 CANDIDATES = ("flash_attn", "mla", "kv_packed")
+# Layouts that keep a token's content together, which is all that a lettered placement moves.
+MOVABLE = ("kv_packed", "mla")
 
 
 class AutoLayout:
@@ -16,11 +18,12 @@ class AutoLayout:
         self.options = options
 
 
-def candidates(name: str) -> tuple[Layout, ...]:
-    """The layouts that `layout=<name>` may give a layer, in order of preference."""
+def candidates(name: str, movable: bool = False) -> tuple[Layout, ...]:
+    """The layouts that `layout=<name>` may give a layer, in order of preference. movable: for a
+    placement that fixes heads and tokens too."""
     from kvpipe.plugins import REGISTRIES
 
-    names = CANDIDATES if name == "auto" else (name,)
+    names = (name,) if name != "auto" else MOVABLE if movable else CANDIDATES
     return tuple(REGISTRIES["layout"].get(each)() for each in names)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts._state import state_views
-from kvpipe.layouts.auto import AutoLayout, candidates
+from kvpipe.layouts.auto import MOVABLE, AutoLayout, candidates
 from kvpipe.layouts.base import Layout, LayoutOptions, PagePlace
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec
 from kvpipe.stages.allocation._kernel_blocks import KernelBlocks
@@ -35,19 +35,20 @@ def address_map(
 ) -> AddressMap:
     """The addresses of one rank's cache; ConfigError naming what cannot be.
 
-    layout: a name, or a layout plugin with its options; auto is flash_attn for K and V and mla for
-    latent rows, a named one must suit every attention layer. placement: auto is cross_layer where
-    the model is uniform, per_tensor elsewhere (vLLM takes the cross-layer buffer only when a KV
-    connector asks for it; nothing is lost by it, so here it is the default). kernel_block_size:
-    tokens, of attention groups (None: the layout's option; auto: the largest that the layout's
-    kernels take and that divides the block). any_kernel_block: CPU kernels take any size.
+    layout: a name, or a layout plugin with its options. auto is flash_attn for K and V (kv_packed
+    under a lettered placement) and mla for latent rows; a named one must suit every attention
+    layer. placement: auto is cross_layer where the model is uniform, per_tensor elsewhere (vLLM
+    takes the cross-layer buffer only when a KV connector asks for it; nothing is lost by it, so
+    here it is the default). kernel_block_size: tokens, of attention groups (None: the layout's
+    option; auto: the largest that the layout's kernels take and that divides the block).
+    any_kernel_block: CPU kernels take any size.
     """
     if not isinstance(layout, str):
         options = layout.options or LayoutOptions(name=layout.name, kernel_block_size="auto")
         if kernel_block_size is None and options.kernel_block_size != "auto":
             kernel_block_size = options.kernel_block_size
         layout = options.name
-    chosen = _choose_layouts(config, layout)
+    chosen = _choose_layouts(config, candidates(layout, placement in LETTERED))
     kernel = KernelBlocks(kernel_block_size, any_kernel_block)
     if placement in LETTERED:
         result = _lettered(config, chosen, placement, kernel)
@@ -65,9 +66,9 @@ def address_map(
     return replace(result, shared_layers=tuple((a, b) for a, b in shared_layers))
 
 
-def _choose_layouts(config: KVCacheConfig, layout: str) -> dict[str, Layout | None]:
-    """Layer -> its layout; None for a state, which needs none."""
-    known, problems = candidates(layout), []
+def _choose_layouts(config: KVCacheConfig, known: Sequence[Layout]) -> dict[str, Layout | None]:
+    """Layer -> the first of `known` that holds its arrays; None for a state, which needs none."""
+    problems = []
     chosen: dict[str, Layout | None] = {}
     for group in config.groups:
         for name in group.layer_names:
@@ -214,7 +215,7 @@ def _lettered(
 ) -> AddressMap:
     """H and N are fixed too, so only layouts that keep a token's content together can be moved."""
     for name, layout in chosen.items():
-        if layout is not None and layout.name not in ("kv_packed", "mla"):
+        if layout is not None and layout.name not in MOVABLE:
             raise ConfigError(
                 Problem(
                     "placement",

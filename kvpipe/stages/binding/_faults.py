@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import ArrayView
 from kvpipe.stages.binding._pieces import Piece, parts_of
 from kvpipe.stages.binding.base import AttentionLayer
 
 
 def aliased(layers: Mapping[str, AttentionLayer]) -> dict[tuple[str, str], ArrayView]:
-    """The second of two layers with equal arrays writes to the first one's pages."""
+    """The second of two layers with equal arrays writes to the first one's pages. ConfigError where
+    no two layers have equal arrays."""
     parts: dict[Any, dict[str, ArrayView]] = {}
     for name, layer in layers.items():
         mine = {part.array: part for part in parts_of(layer.views)}
@@ -20,19 +22,30 @@ def aliased(layers: Mapping[str, AttentionLayer]) -> dict[tuple[str, str], Array
         if shape in parts:
             return {(name, array): part for array, part in parts[shape].items()}
         parts[shape] = mine
-    return {}
+    raise ConfigError(
+        Problem(
+            "binding.verify.inject",
+            "a model in which two layers have equal arrays, for alias",
+            f"{len(layers)} layers that all differ",
+            "swap or lost",
+        )
+    )
 
 
-def swap(tables: list[list[dict[int, int]]], pieces: Sequence[Piece]) -> None:
-    """Exchanges two block ids that were written, of one group, in what the reader is given."""
-    places: dict[int, set[tuple[int, int]]] = {}
+def swap(tables: Sequence[Sequence[dict[int, int]]], pieces: Sequence[Piece]) -> None:
+    """Exchanges two block ids in what the reader is given: of one group where one has two, else of
+    any two tables; a lone block becomes the null block."""
+    by_group: dict[int, set[tuple[int, int, int]]] = {}
     for piece in pieces:
         size = piece.block_size if piece.view.per_token else 1
-        held = places.setdefault(piece.group, set())
-        held |= {(piece.request, position // size) for position in piece.positions}
-    for group, held in places.items():
-        if len(held) > 1:
-            (r1, i1), (r2, i2) = Random(0).sample(sorted(held), 2)
-            one, two = tables[r1][group], tables[r2][group]
-            one[i1], two[i2] = two[i2], one[i1]
-            return
+        held = by_group.setdefault(piece.group, set())
+        held |= {(piece.request, piece.group, position // size) for position in piece.positions}
+    everything = {place for held in by_group.values() for place in held}
+    chosen = next((held for held in by_group.values() if len(held) > 1), everything)
+    if len(chosen) < 2:
+        ((request, group, index),) = chosen
+        tables[request][group][index] = 0
+        return
+    (r1, g1, i1), (r2, g2, i2) = Random(0).sample(sorted(chosen), 2)
+    one, two = tables[r1][g1], tables[r2][g2]
+    one[i1], two[i2] = two[i2], one[i1]
