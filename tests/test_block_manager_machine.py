@@ -73,9 +73,7 @@ class Blocks(RuleBasedStateMachine):
         model, name = self.model, next(self.names)
         encoder = min(encoder, model.setting.max_encoder_tokens)
         tokens = stem[:length]
-        cached = model.manager.add_request(
-            name, tokens, identity=identity, encoder_tokens=encoder
-        )
+        cached = model.manager.add_request(name, tokens, identity=identity, encoder_tokens=encoder)
         assert 0 <= cached < length
         model.tenants[name] = Tenant(list(tokens), cached, identity, (f"input {name}", encoder))
 
@@ -145,9 +143,7 @@ class Blocks(RuleBasedStateMachine):
         parent, child = self.pick(draw, self.model.tenants), next(self.names)
         self.model.manager.fork(parent, child)
         old = self.model.tenants[parent]
-        self.model.tenants[child] = Tenant(
-            list(old.tokens), old.stored, old.identity, old.encoder
-        )
+        self.model.tenants[child] = Tenant(list(old.tokens), old.stored, old.identity, old.encoder)
 
     @precondition(lambda self: len(self.model.tenants) > 1)
     @rule(draw=st.data())

@@ -75,6 +75,11 @@ class BlockPool:
         return self.num_blocks - self._head + self._cached.count
 
     @property
+    def num_cached_free(self) -> int:
+        """Free blocks that are still possible prefix hits."""
+        return self._cached.count
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the pool's arrays (the index of keyed content comes on top)."""
         return self._state.nbytes + self._stack.nbytes + self._cached.nbytes
