@@ -61,7 +61,6 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
     supports_early_init = False
 
     def __init__(self, arrays: PagedArrays, dtype: str, window: int | None, direct: bool) -> None:
-        super().__init__()
         self.arrays, self.store, self.dtype_name = arrays, arrays.store, dtype
         self.window, self.direct = window, direct
         self.is_sliding, self.sliding_window = window is not None, window
@@ -70,6 +69,15 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         """Pages exist already."""
+
+    @property
+    def keys(self) -> Any:
+        """[B, H, L, D] gathered anew each time: what the next query would see (None: nothing)."""
+        return self.read(self.get_mask_sizes(0)[1], self.stored)[0] if self.stored else None
+
+    @property
+    def values(self) -> Any:
+        return self.read(self.get_mask_sizes(0)[1], self.stored)[1] if self.stored else None
 
     def get_seq_length(self) -> int:
         return self.stored

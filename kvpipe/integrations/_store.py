@@ -126,7 +126,7 @@ class PagedStore:
         copies: list[BlockCopy] = []
         new = num_columns - pads
         ids = token_ids if self.prefix_caching else None
-        if ids is None and (new == 1).all():
+        if ids is None and (new == 1).all() and (self.starts < self.seen).all():
             copies += self.manager.append(self.rows)
         else:
             for row in np.flatnonzero(new).tolist():
@@ -204,9 +204,9 @@ class PagedStore:
         return step.slots[group]
 
     def gather_table(self, group: int, first: int, stop: int) -> GatherTable:
-        """Where columns [first, stop) of every row lie."""
+        """Where columns [first, stop) of every row lie. Layers of a group ask alike in one step."""
         key = (group, first, stop)
-        tables = self.current().tables
+        tables = self.step.tables if self.step is not None else {}
         if key not in tables:
             tables[key] = self._gather_table(group, first - self.starts, stop - first)
         return tables[key]
