@@ -370,7 +370,7 @@ def test_a_target_must_store_a_cache_itself() -> None:
         plan(chain, LIMITS, 400 * MIB)
 
 
-# --- too little memory, and what helps ------------------------------------------------------------
+# --- too little memory, and what helps -----------------------------------------------------------
 def test_the_message_gives_needed_available_longest_and_knobs() -> None:
     with pytest.raises(DoesNotFit) as error:
         made([FULL] * 4, 10 * MIB)
@@ -414,7 +414,7 @@ def test_an_override_must_fit_and_then_decides() -> None:
     assert made([FULL] * 4, num_gpu_blocks_override=100, fit=True).limits.max_model_len == 99 * 16
 
 
-# --- wrong requests -------------------------------------------------------------------------------
+# --- wrong requests ------------------------------------------------------------------------------
 def test_two_specs_under_one_name_are_refused() -> None:
     ranks = [layers(FULL), layers(replace(FULL, num_kv_heads=4))]
     with pytest.raises(ConfigError, match=r"one spec for model\.layers\.0\.attn.*num_kv_heads 4"):
@@ -456,7 +456,7 @@ REFUSED: list[tuple[EngineRules, list[KVCacheSpec], dict[str, Any], str, str]] =
         "encoder-only",
         "NotImplementedError",
     ),
-    (VLLM_0_17, [ENCODER], {}, "divides by both", "ZeroDivisionError"),
+    (VLLM_0_17, [ENCODER], {}, "divides by them", "ZeroDivisionError"),
     (VLLM_0_17, [FULL], {"num_gpu_blocks_override": 0}, "got 0 blocks", "ZeroDivisionError"),
     (
         VLLM_0_17,

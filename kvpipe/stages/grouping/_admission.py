@@ -52,7 +52,7 @@ class Admission:
     def required_bytes(self, limits: RequestLimits) -> int:
         if self.pool.is_uniform and self.rules.admission == "first_group":
             spec = self.pool.groups[0].spec
-            names = self.pool.groups[0].layer_names
+            names = spec.stored_layers(self.pool.groups[0].layer_names)
             return sum(spec.of_layer(name).max_memory_bytes(limits) for name in names)
         return self.blocks(limits) * self.pool.bytes_per_block
 
@@ -104,7 +104,8 @@ def _fitted(
 def _check(
     rank: Admission, limits: RequestLimits, needed: tuple[int, ...], ranks: Sequence[Admission]
 ) -> None:
-    if not rank.pool.bytes_per_block:
+    nothing = rank.pool.is_empty and rank.rules.empty_rank == "allowed"
+    if nothing or not rank.pool.groups:
         return
     if rank.usable <= 0:
         raise _too_small(rank, limits, needed, ranks, None)
@@ -121,11 +122,12 @@ def _too_small(
 ) -> DoesNotFit:
     """What one request needs, what is there, the longest that fits, and what helps."""
     have = max(0, rank.usable)
+    fitting = have // (rank.pool.bytes_per_block or 1)
     tokens = "1 token" if limits.max_model_len == 1 else f"{limits.max_model_len:,} tokens"
     where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
     needs = (
         f"scheduler.max_model_len: one request of {tokens} needs {rank.blocks(limits):,} blocks "
-        f"({size(rank.required_bytes(limits))}){where}, {have // rank.pool.bytes_per_block:,} fit "
+        f"({size(rank.required_bytes(limits))}){where}, {fitting:,} fit "
         f"({size(have)})."
     )
     return DoesNotFit(

@@ -71,6 +71,8 @@ def same_type(layers: Layers, rules: EngineRules) -> UniformTypeKVCacheSpecs | N
     """The uniform spec of all layers, if they are of one type."""
     specs = distinct(layers.values())
     first = specs[0]
+    if any(spec.block_size != first.block_size for spec in specs):
+        return None
     if not first.holds_blocks and rules.encoder_only == "first_refused":
         raise refuse(
             "engine.name",

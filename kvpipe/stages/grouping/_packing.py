@@ -42,8 +42,9 @@ class _Bucket:
         return len(self.by_size) > 1
 
     def groups(self, k: int) -> list[Layers]:
-        """k groups; group i takes the repeats (one layer of each size) i, i + k, ... whole."""
-        if k == 1:
+        """k groups; group i takes the repeats (one layer of each size) i, i + k, ... whole. An
+        unbalanced bucket has no repeats, and is one group."""
+        if self.count is None:
             return [self.layers]
         repeats = list(zip(*self.by_size.values(), strict=True))
         return [

@@ -17,7 +17,6 @@ from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping._capacity import true_capacity
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping._notes import notes
-from kvpipe.stages.grouping._printed import scheduler_line
 from kvpipe.stages.grouping._ranks import plan_ranks
 from kvpipe.stages.grouping._union import shared_layers, stored_layers
 from kvpipe.stages.grouping.base import (
@@ -63,7 +62,7 @@ def make_plan(request: GroupingRequest) -> Plan:
         shared_layers=shared,
         padding=made.grouping.padding,
         capacity=capacity,
-        printed=(scheduler_line(made.ranks[0].config, request.rules, seen), *others),
+        printed=(made.ranks[0].printed, *others),
         notes=tuple(notes(request, made, capacity)),
     )
 
@@ -78,7 +77,7 @@ def _as_printed_by(
         return EngineCapacity(
             engine=rules.name, num_tokens=None, max_concurrency=None, refused=error.lines()[0]
         )
-    return scheduler_line(made.ranks[0].config, rules, rules.limits(limits))
+    return made.ranks[0].printed
 
 
 def _widest_capacity(ranks: Sequence[RankPlan], limits: RequestLimits) -> Capacity | None:
