@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.backends.base import Backend
 from kvpipe.blocks import BlockManager
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.integrations._can_direct import direct_problem
 from kvpipe.integrations._match import LayerMatch, match_layers
 from kvpipe.integrations._needs import LayerNeeds, model_needs
 from kvpipe.integrations._specs import cache_layers
@@ -34,18 +35,20 @@ def layers_of(
 
 @dataclass(frozen=True)
 class BoundModel:
-    """cache: what `generate` takes. mode: gather or direct, and why not direct (`reason`)."""
+    """mode: gather or direct; reason: why not direct where `auto` chose gather ("" otherwise)."""
 
-    cache: Any
     mode: str
     reason: str
+    store: Any
     buffers: KVBuffers
     manager: BlockManager
     hooks: Any
+    restore: Callable[[], object]
 
     def unbind(self) -> None:
         """The model as it was before; the memory goes with the last reference to the cache."""
         self.hooks.remove()
+        self.restore()
 
 
 def bind(
@@ -59,29 +62,35 @@ def bind(
     prefix_caching: bool = False,
     max_num_seqs: int = 256,
     shuffle: int | None = None,
-    init: str = "zero",
 ) -> Any:
     """A cache for `model.generate`, over the pages of one rank of the plan; `cache.bound` is the
     BoundModel, whose `unbind()` takes the hooks off the model.
 
-    mode: gather, direct, or auto (direct where the model can). backend: what owns the memory (torch
-    on the model's device). buffers: memory that is allocated already. shuffle: seed of an order in
-    which block ids are handed out. ConfigError names what the plan and the model disagree on."""
+    mode: gather, direct, or auto (direct where the model can, which is tried). backend: what owns
+    the memory (torch on the model's device). buffers: memory that is allocated already.
+    max_num_seqs: rows of a batch, at most. shuffle: seed of a random order in which block ids are
+    handed out. ConfigError names what the plan and the model disagree on."""
     require_transformers()
     if mode not in MODES:
         raise ConfigError(Problem("mode", f"one of {', '.join(MODES)}", f"'{mode}'"))
+    needs, reason = model_needs(model), ""
+    if mode != "gather":
+        reason = direct_problem(model, needs)
+        if reason and mode == "direct":
+            raise ConfigError(
+                Problem("mode", "a model whose attention can read pages", reason, "mode=gather")
+            )
     return bind_needs(
         model,
-        model_needs(model),
+        needs,
         plan,
-        mode=mode,
-        backend=backend,
-        buffers=buffers,
+        mode="gather" if mode == "gather" or reason else "direct",
+        reason=reason,
+        buffers=buffers or allocate(plan, rank, backend or _backend_of(model)),
         rank=rank,
         prefix_caching=prefix_caching,
         max_num_seqs=max_num_seqs,
         shuffle=shuffle,
-        init=init,
     )
 
 
@@ -91,21 +100,25 @@ def bind_needs(
     plan: Plan,
     *,
     mode: str,
-    backend: Backend | None,
-    buffers: KVBuffers | None,
-    rank: int,
-    prefix_caching: bool,
-    max_num_seqs: int,
-    shuffle: int | None,
-    init: str,
+    reason: str = "",
+    buffers: KVBuffers | None = None,
+    rank: int = 0,
+    prefix_caching: bool = False,
+    max_num_seqs: int = 256,
+    shuffle: int | None = None,
 ) -> Any:
-    """`bind` for needs that are known already."""
-    from kvpipe.integrations._cache import PagedCache, PagedCrossCache, PagedEncoderDecoderCache
-    from kvpipe.integrations._cache import StepHooks
+    """`bind` for needs and a mode that are known already."""
+    from kvpipe.integrations._cache import (
+        PagedCache,
+        PagedCrossCache,
+        PagedEncoderDecoderCache,
+        StepHooks,
+    )
+    from kvpipe.integrations._direct import ACTIVE
     from kvpipe.integrations._store import PagedStore
 
     matches = match_layers(needs, plan, rank)
-    buffers = buffers or allocate(plan, rank, backend or _backend_of(model), init)
+    buffers = buffers or allocate(plan, rank, _backend_of(model))
     manager = BlockManager.from_plan(
         plan, rank, max_num_requests=max_num_seqs, prefix_caching=prefix_caching
     )
@@ -113,16 +126,35 @@ def bind_needs(
     if shuffle is not None:
         shuffle_blocks(manager, shuffle)
     store = PagedStore(manager, buffers, prefix_caching)
-    layers = [_layer(store, match) for match in matches]
+    layers = [_layer(store, match, mode == "direct") for match in matches]
+    store.shared = {n.index: layers[n.shares_with] for n in needs if n.shares_with is not None}
     cache: Any = PagedCache(store, layers)
-    hooks = StepHooks(model.get_decoder(), cache)
+    hooks = StepHooks(model.get_decoder(), cache, ACTIVE.set)
     if any(match.cross for match in matches):
         crossing = PagedCrossCache(layers=[_cross(store, match) for match in matches])
         cache = PagedEncoderDecoderCache(cache, crossing)
     cache.bound = BoundModel(
-        cache=cache, mode="gather", reason="", buffers=buffers, manager=manager, hooks=hooks
+        mode=mode,
+        reason=reason,
+        store=store,
+        buffers=buffers,
+        manager=manager,
+        hooks=hooks,
+        restore=_use_direct(model) if mode == "direct" else lambda: None,
     )
     return cache
+
+
+def _use_direct(model: Any) -> Callable[[], object]:
+    """Switch the model's attention function; returns how to switch it back."""
+    from kvpipe.integrations._direct import NAME, register
+
+    before = model.config._attn_implementation
+    if before == NAME:  # another cache of this model is bound directly, and switches back
+        return lambda: None
+    register()
+    model.set_attn_implementation(NAME)
+    return lambda: model.set_attn_implementation(before)
 
 
 def allocate(plan: Plan, rank: int, backend: Backend, init: str = "zero") -> KVBuffers:
@@ -161,25 +193,25 @@ def _refuse_lost_prefixes(manager: BlockManager, asked: bool) -> None:
 
 
 # --- one layer ---------------------------------------------------------------------------------
-def _layer(store: Any, match: LayerMatch) -> Any:
+def _layer(store: Any, match: LayerMatch, direct: bool) -> Any:
     from transformers.cache_utils import DummyLayer
 
     from kvpipe.integrations._layers import PagedHybridLayer
 
-    attention = _attention(store, match) if match.attention else None
+    attention = _attention(store, match, direct) if match.attention else None
     state = _state(store, match) if match.state else None
     if attention is not None and state is not None:
         return PagedHybridLayer(state, attention)
     return attention or state or DummyLayer()
 
 
-def _attention(store: Any, match: LayerMatch) -> Any:
+def _attention(store: Any, match: LayerMatch, direct: bool) -> Any:
     from kvpipe.integrations._layers import PagedArrays, PagedAttentionLayer
 
     need = match.needs.attention
     assert need is not None and match.attention is not None
     arrays = PagedArrays(store, match.attention, (need.head_size, need.head_size_v))
-    return PagedAttentionLayer(arrays, need.dtype, need.window, direct=False)
+    return PagedAttentionLayer(arrays, need.dtype, need.window, direct)
 
 
 def _cross(store: Any, match: LayerMatch) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -150,9 +150,13 @@ def row_starts(attention_mask: Any | None, num_rows: int, num_columns: int) -> A
 
 class StepHooks:
     """Forward hooks of a decoder: `store.begin` before and `store.end` after every pass that uses
-    this cache. Passes with other caches, or none, are left alone."""
+    this cache. Passes with other caches, or none, are left alone. switch: told the store whose pass
+    begins, and None when it ends."""
 
-    def __init__(self, decoder: Any, cache: PagedCache) -> None:
+    def __init__(
+        self, decoder: Any, cache: PagedCache, switch: Callable[[PagedStore | None], object]
+    ) -> None:
+        self.switch = switch
         self.store, self.cache = cache.store, cache
         self.keyword = cache_keyword(decoder)
         self.signature = inspect.signature(decoder.forward)
@@ -189,10 +193,12 @@ class StepHooks:
                 Problem("binding", "input_ids for prefix caching", "inputs_embeds alone")
             )
         self.store.begin(shape[1], token_ids)
+        self.switch(self.store)
 
     def _after(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         if self._is_ours(self._arguments(args, kwargs)):
             self.store.end()
+            self.switch(None)
 
     def _seat(self, arguments: Mapping[str, Any], shape: tuple[int, int]) -> None:
         """The first pass of a batch says where its rows start."""

@@ -27,6 +27,9 @@ class PagedArrays:
         self.group = addresses.group
         self.views = self._pair(addresses.views, head_sizes)
         self.block_size = store.manager.config.groups[self.group].spec.block_size
+        self.is_latent = len(addresses.views) == 1
+        buffers = store.buffers.buffers
+        self.pages = [store.backend.array(buffers[v.buffer], v) for v in self.views]
 
     @staticmethod
     def _pair(views: tuple[ArrayView, ...], sizes: tuple[int, int]) -> tuple[ArrayView, ArrayView]:
@@ -51,6 +54,22 @@ class PagedArrays:
             for v in self.views
         )
         return keys, values
+
+    def read_row(self, row: int, first: int, stop: int, dtype: Any) -> tuple[Any, Any]:
+        """[1, H, stop - first, D] of a row's tokens: a view of the pages where its blocks lie side
+        by side and the layout has tokens of neighbouring blocks at one distance, else a copy."""
+        blocks = self.store.row_blocks(self.group, row, first, stop)
+        cuts = (np.flatnonzero(np.diff(blocks) != 1) + 1).tolist()
+        runs = list(zip([0, *cuts], [*cuts, len(blocks)], strict=True))
+        keys, values = (self._tokens(p, blocks, runs, first, stop).to(dtype) for p in self.pages)
+        return keys, values
+
+    def _tokens(self, pages: Any, blocks: Any, runs: Any, first: int, stop: int) -> Any:
+        split = self.block_size // pages.shape[1]
+        parts = [pages[blocks[a] * split : (blocks[b - 1] + 1) * split] for a, b in runs]
+        whole = (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(0, 1)
+        skip = first % self.block_size
+        return whole[skip : skip + stop - first].transpose(0, 1)[None]
 
 
 class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -87,8 +106,12 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Columns that `update` returns for a step of query_length, and the first of them."""
-        first = max(self.stored - self.window + 1, 0) if self.window else 0
+        first = self.first_column(self.stored)
         return self.stored + query_length - first, first
+
+    def first_column(self, stored: int) -> int:
+        """The first column that the first query after `stored` columns may see."""
+        return max(stored - self.window + 1, 0) if self.window else 0
 
     def update(
         self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any
@@ -126,14 +149,14 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
         self.store.last_updated = self
         if isinstance(kwargs, dict):
             kwargs["kvpipe_layer"] = self
-        if len(self.store.buffers.addresses.of_layer(self.arrays.layer).views) == 1:
+        if self.arrays.is_latent:
             return keys, values
         length = self.stored - first
-        stubs = (
+        stubs = [
             each.new_zeros(1).expand(*each.shape[:2], length, each.shape[-1])
             for each in (keys, values)
-        )
-        return tuple(stubs)  # type: ignore[return-value]
+        ]
+        return stubs[0], stubs[1]
 
     # Rows are the store's: it reorders all layers at once.
     def reorder_cache(self, beam_idx: Any) -> None: ...

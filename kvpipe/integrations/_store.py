@@ -42,6 +42,17 @@ class GatherTable:
     offsets: list[int]
 
 
+@dataclass(frozen=True)
+class RowSpan:
+    """What one row reads in this step: tokens [first, stop) of its request. pads: columns of the
+    step that are padding. column: of `first`, among the columns the model's mask describes."""
+
+    first: int
+    stop: int
+    pads: int
+    column: int
+
+
 class PagedStore:
     """Requests of one batch over a bound cache. `begin` and `end` enclose every forward pass."""
 
@@ -56,7 +67,10 @@ class PagedStore:
         self.encoder_columns: list[Ints] = []  # of each row: encoder positions that are tokens
         self.encoder_length = 0
         self.peak_blocks = 0
-        self.last_updated: Any = None  # direct mode: the layer whose K and V were written last
+        # Direct mode: the layer written last, the layers that others read, and those read so far.
+        self.last_updated: Any = None
+        self.shared: dict[int, Any] = {}
+        self.direct_reads: set[str] = set()
         self._open: list[Any] = []  # copies of states that must be written back
         self._next_request = 0
 
@@ -210,6 +224,27 @@ class PagedStore:
         if key not in tables:
             tables[key] = self._gather_table(group, first - self.starts, stop - first)
         return tables[key]
+
+    def span(self, layer: Any, row: int) -> RowSpan:
+        """The tokens of a row that its pages still hold, of those that the layer's mask shows."""
+        step, start = self.current(), int(self.starts[row])
+        pads = int(step.pads[row])
+        shown = layer.first_column(layer.stored - step.num_columns)
+        stop = layer.stored - start
+        held = self._first_held(layer.arrays.group, row)
+        first = max(shown - start, held, 0)
+        return RowSpan(first, stop, pads, start + first - shown)
+
+    def _first_held(self, group: int, row: int) -> int:
+        """The first token whose block the row still holds."""
+        held = self.manager.block_table(group, [self.rows[row]])[0] > 0
+        return int(held.argmax()) * self.manager.config.groups[group].spec.block_size
+
+    def row_blocks(self, group: int, row: int, first: int, stop: int) -> Ints:
+        """Blocks of a row that hold its tokens [first, stop)."""
+        size = self.manager.config.groups[group].spec.block_size
+        ids = self.manager.block_table(group, [self.rows[row]])[0]
+        return ids[first // size : (stop - 1) // size + 1].astype(np.int64)
 
     def encoder_table(self, group: int) -> GatherTable:
         """Where the encoder's tokens of every row lie."""
