@@ -113,6 +113,57 @@ def test_k_and_v_go_in_one_launch_with_a_thread_for_every_16_bytes(machine):
     assert machine.launches == [("kv_write_v16", (3, 2, 1), (16, 16, 1))]
 
 
+@pytest.mark.parametrize(
+    ("shift", "offset", "width", "kernel"),
+    [
+        (0, 0, 64, "kv_write_v16"),
+        (1, 0, 64, "kv_write_v2"),
+        (2, 0, 64, "kv_write_v4"),
+        (8, 2, 64, "kv_write_v2"),
+        (0, 4, 64, "kv_write_v4"),
+        (0, 0, 66, "kv_write_v4"),
+        (0, 0, 65, "kv_write_v2"),
+    ],
+)
+def test_vectors_are_no_wider_than_addresses_and_rows_allow(machine, shift, offset, width, kernel):
+    """x86 forgives a misaligned vector, a GPU does not. shift: numbers; offset: bytes."""
+    backend = backend_on(machine)
+    buffer = backend.adopt(torch.zeros(4096, dtype=torch.uint8))
+    row = width * 2
+    view = ArrayView(
+        layer="l", array="k", buffer=0, dtype="bfloat16", per_token=True, offset=offset,
+        shape=(2, 4, 1, width), strides=(4 * row, row, row, 2),
+    )  # fmt: skip
+    rows = torch.ones(shift + 2 * width, dtype=torch.bfloat16)[shift:].view(2, 1, width)
+    backend.write_kv(buffer, view, rows, torch.tensor([0, 7]))
+    assert machine.launches[-1][0] == kernel
+    backend.gather(buffer, view, torch.tensor([1], dtype=torch.int32), 4, 4)
+    stored = {"kv_write_v2": 2, "kv_write_v4": 4, "kv_write_v16": 16}[kernel]
+    assert int(machine.launches[-1][0].removeprefix("kv_gather_v")) >= stored
+
+
+@pytest.mark.parametrize(("shift", "lanes"), [(0, 8), (1, 1), (8, 8), (4, 1)])
+def test_numbers_are_quantised_one_by_one_where_rows_are_misaligned(machine, shift, lanes):
+    backend = backend_on(machine)
+    buffer = backend.adopt(torch.zeros(4096, dtype=torch.uint8))
+    view = ArrayView(
+        layer="l", array="k", buffer=0, dtype="fp8_e4m3", per_token=True, offset=0,
+        shape=(2, 4, 1, 64), strides=(256, 64, 64, 1),
+    )  # fmt: skip
+    rows = torch.ones(shift + 64, dtype=torch.bfloat16)[shift:].view(1, 1, 64)
+    backend.write_kv(buffer, view, rows, torch.tensor([3]))
+    assert machine.launches[-1][0] == f"kv_write_bfloat16_fp8_e4m3_v{lanes}"
+
+
+def test_an_unaligned_staging_tensor_is_unpacked_in_narrow_vectors(machine):
+    backend = backend_on(machine)
+    buffer = backend.adopt(torch.zeros(4, 16, 2, 64, dtype=torch.bfloat16))
+    packed = torch.arange(4097, dtype=torch.int32).to(torch.uint8)[1:]
+    backend.unpack([buffer], [VIEW], [2], packed)
+    assert machine.launches[-1][0] == "kv_unpack_v1"
+    assert torch.equal(backend.pack([buffer], [VIEW], [2]), packed)
+
+
 def test_many_blocks_stay_inside_cudas_grid(machine):
     backend = backend_on(machine)
     buffer = backend.adopt(torch.zeros(70000, dtype=torch.uint8))

@@ -369,11 +369,13 @@ static __device__ __forceinline__ void write_rows(Side side, const i64* slots, u
         u32 token = row / side.num_heads, head = row - token * side.num_heads;
         i64 slot = slots[token];
         if (slot < 0) continue;  // padding
+#ifndef KV_NO_CHECK  // defined only by the test that shows what the check is for
         if (slot >= num_slots) {
             if (head == 0 && threadIdx.x == 0 && blockIdx.y == 0)
                 report(err, WRITE_SLOT, token, slot, num_slots);
             continue;
         }
+#endif
         u32 block = (u32)slot / block_size, position = (u32)slot - block * block_size;
         move(side.cache + block * side.block_stride + position * side.token_stride + head * side.head_stride,
              side.source + token * side.source_token_stride + head * side.source_head_stride,
