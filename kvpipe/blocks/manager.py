@@ -168,7 +168,7 @@ class BlockManager:
         if due:
             moves = [(self._seated(rows[i]), int(computed[i]), 1, 0) for i in due]
             for live, stored, _, _ in moves:
-                self._check_length(live.name, stored + 1)
+                self._check_decodes(live, stored)
             copies = self._grant(moves)
             for live, _, _, _ in moves:
                 self._start_run(live)
@@ -550,6 +550,11 @@ class BlockManager:
                 f"request {live.name!r}: {computed + new} tokens to store, {known} known: prefix "
                 "caching needs their ids (token_ids)"
             )
+
+    def _check_decodes(self, live: LiveRequest, computed: int) -> None:
+        if not computed:
+            raise BlockError(f"request {live.name!r} has no tokens yet: allocate its prompt first")
+        self._check_length(live.name, computed + 1)
 
     def _check_length(self, request: Hashable, num_tokens: int) -> None:
         if num_tokens > self.limits.max_model_len:
