@@ -197,6 +197,9 @@ def test_a_uniform_group_keeps_its_page_on_a_rank_without_its_layers() -> None:
     with pytest.raises(ConfigError, match="got a rank without layers") as error:
         plan(ranks, LIMITS, 400 * MIB, rules=VLLM_0_17)
     assert error.value.reference_type == "ZeroDivisionError"
+    with pytest.raises(DoesNotFit, match="on rank 1, ") as short:
+        plan(ranks, LIMITS, [400 * MIB, MIB], rules=VLLM_0_17)
+    assert short.value.needed_bytes == (512 * 98_304, 512 * 98_304)
 
 
 def test_memory_is_asked_before_anything_is_divided() -> None:

@@ -389,6 +389,8 @@ def test_advice_to_lower_the_batch_is_given_only_where_it_helps() -> None:
     with pytest.raises(DoesNotFit, match=r"lower scheduler.max_num_batched_tokens to 2,048, or"):
         made(window, 1024 * MIB, limits=limits)
     made(window, 1024 * MIB, limits=replace(limits, max_num_batched_tokens=2048))
+    with pytest.raises(DoesNotFit, match=r"lower scheduler.max_num_batched_tokens to 4,096, or"):
+        made(window, 1100 * MIB, limits=limits)
     with pytest.raises(DoesNotFit) as error:
         made(window, 64 * MIB, limits=limits)
     assert "max_num_batched_tokens" not in str(error.value)
