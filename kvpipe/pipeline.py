@@ -24,6 +24,7 @@ from kvpipe.stages.allocation.base import AddressMap, AllocationRequest
 from kvpipe.stages.binding.base import BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import GroupingRequest, Plan
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
+from kvpipe.stages.validation._layers import stage_sizes
 from kvpipe.stages.validation.base import ResolvedRun
 
 
@@ -127,8 +128,10 @@ def _profiling(config: RunConfig, resolved: ResolvedRun) -> ProfilingRequest:
         parallel=resolved.parallel,
         gpu_memory_utilization=config.cache.gpu_memory_utilization,
         kv_cache_memory_bytes=config.cache.kv_cache_memory_bytes,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
+        max_num_seqs=resolved.max_num_seqs,
+        stage_layers=tuple(stage_sizes(resolved.model.num_layers, config.parallel)),
+        engine_version=config.plugins["engine"].make().version,
     )
 
 

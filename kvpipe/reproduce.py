@@ -15,7 +15,7 @@ from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.grouping._admission import Admission
 from kvpipe.stages.grouping._pool import Pool
-from kvpipe.stages.grouping._printed import scheduler_line
+from kvpipe.stages.grouping._printed import printed as printed_by
 from kvpipe.stages.grouping._ranks import plan_ranks
 from kvpipe.stages.grouping._union import stored_layers
 from kvpipe.stages.grouping.base import EngineCapacity, GroupingRequest
@@ -141,7 +141,7 @@ class _Model:
 
     def line(self, num_blocks: int) -> EngineCapacity:
         config = self.pool.config(num_blocks, with_tensors=False)
-        return scheduler_line(config, self.rules, self.limits)
+        return printed_by(config, self.rules, self.limits)
 
     def admission(self, memory: int) -> Admission:
         return Admission(pool=self.pool, memory=memory)

@@ -142,3 +142,11 @@ def _batches(version: Version, is_async: bool, pp: int) -> int:
     if version >= (0, 26, 0):
         return pp + 1
     return 2 if is_async and pp == 1 else pp
+
+
+def graphs_reserved(version: str) -> bool:
+    """Whether CUDA graphs are taken off the cache's memory; "": kvpipe's own rules, which do."""
+    if not version:
+        return True
+    parsed = min(parse_version(version), (*NEWEST[:2], 10**6))
+    return any(row.value for row in DEFAULTS if row.rule == "graphs_reserved" and row.holds(parsed))

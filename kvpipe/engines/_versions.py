@@ -174,7 +174,8 @@ def rules_of(version: str, name: str | None = None) -> EngineRules:
     """The rules of a vLLM release. A release newer than NEWEST gets the newest rows."""
     parsed = min(parse_version(version), (*NEWEST[:2], 10**6))
     chosen = {row.rule: row.value for row in RULES if row.holds(parsed)}
-    return EngineRules(name=name or f"vllm {version}", source=_source(version), **chosen)
+    name = name or f"vllm {version}"
+    return EngineRules(name=name, source=_source(version), version=version, **chosen)
 
 
 def _source(version: str) -> str:

@@ -6,7 +6,7 @@ layer self and cross attention.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,10 @@ class ModelGeometry:
     """file_dtype: how the checkpoint is stored. context_length: tokens the model was made for.
     parameter_count: of the whole model, with its source; None where unknown.
     encoder_tokens: encoder output tokens one request attends to (0: no cross attention).
-    weight_bytes: exact bytes of the weights in the served dtype where a reader knows them."""
+    weight_bytes: exact bytes of the weights in the served dtype where a reader knows them.
+    experts_per_token, expert_size: of a mixture of experts (0: none): experts that run for a token
+    and the intermediate size of one. rank_parameters: what one rank holds, exactly, where a reader
+    knows every weight: (tp, layers of the stage, first stage?, last stage?) -> parameters."""
 
     name: str
     file_dtype: str
@@ -45,8 +48,13 @@ class ModelGeometry:
     parameter_count: int | None = None
     weight_bytes: int | None = None
     encoder_tokens: int = 0
+    experts_per_token: int = 0
+    expert_size: int = 0
     conv_dtype: str | None = None  # the config file's own state dtypes, where it names them
     ssm_dtype: str | None = None
     source: str = ""
     notes: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    rank_parameters: Callable[[int, range, bool, bool], int] | None = field(
+        default=None, compare=False, repr=False
+    )

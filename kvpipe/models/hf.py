@@ -15,7 +15,7 @@ from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.models._config_file import ConfigFile, open_config, parse_config
 from kvpipe.models._draft import with_draft
 from kvpipe.models._hub import fetch_config_text, fetch_tensor_table
-from kvpipe.models._parameters import count_parameters, widest
+from kvpipe.models._parameters import count_parameters, rank_parameters, widest
 from kvpipe.models._quantization import quantized_bytes
 from kvpipe.models._safetensors import StoredTensors, read_tensor_table, summarize
 from kvpipe.models.base import ModelGeometry
@@ -115,10 +115,28 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         parameter_count=count_parameters(weights),
         weight_bytes=_weight_bytes(file, weights),
         encoder_tokens=family.encoder_tokens(config),
+        experts_per_token=_experts_per_token(config),
+        expert_size=_expert_size(config),
         ssm_dtype=_ssm_dtype(config, family),
         source="config.json",
         notes=tuple(_notes(file)),
+        rank_parameters=lambda tp, stage, first, last: rank_parameters(
+            weights, tp=tp, stage_layers=stage, first=first, last=last
+        ),
     )
+
+
+def _experts_per_token(config: Config) -> int:
+    found = config.get("num_experts_per_tok") or config.get("num_experts_per_token")
+    return found if isinstance(found, int) else 0
+
+
+def _expert_size(config: Config) -> int:
+    """The intermediate size of one expert; dense models have none."""
+    if not _experts_per_token(config):
+        return 0
+    found = config.get("moe_intermediate_size") or config.get("intermediate_size")
+    return found if isinstance(found, int) else 0
 
 
 def _weight_bytes(file: ConfigFile, weights: list[Weight]) -> int | None:

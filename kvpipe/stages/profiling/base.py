@@ -19,7 +19,11 @@ class AsksMemory(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilingRequest:
-    """What the plugins may ask about. kv_cache_memory_bytes, when set, wins over all of them."""
+    """What the plugins may ask about. kv_cache_memory_bytes, when set, wins over all of them.
+
+    stage_layers: model layers of each pipeline stage. engine_version: the release that is planned
+    for ("": none in particular).
+    """
 
     model: ModelGeometry
     served_dtype: str
@@ -29,6 +33,8 @@ class ProfilingRequest:
     kv_cache_memory_bytes: int | None
     max_num_batched_tokens: int
     max_num_seqs: int
+    stage_layers: tuple[int, ...] = ()
+    engine_version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,198 @@
+"""Device, model, batch budget -> bytes without the device: weights exactly, the rest as ranges.
+
+The best values make the plan; low and high stand beside them. Utilization is a share of the whole
+card: what other processes hold of it is taken off the same share.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from kvpipe.config import Bytes, parse_size
+from kvpipe.engines._defaults import graphs_reserved
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.specs.base import DTYPE_BYTES, cdiv
+from kvpipe.stages.profiling._estimates import GIB, Estimate, activations, context, graphs
+from kvpipe.stages.profiling.base import (
+    AsksMemory,
+    MemoryItem,
+    MemoryProfile,
+    ProfilingRequest,
+    RankMemory,
+    device_total,
+    same_on_every_rank,
+)
+from kvpipe.stages.profiling.fixed import by_hand
+
+
+class EstimateProfiling:
+    class Options(BaseModel):
+        model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+        name: str
+        weights_bytes: Bytes | Literal["auto"]
+        enforce_eager: bool
+        other_instances_bytes: Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
+        if request.kv_cache_memory_bytes is not None:
+            return same_on_every_rank(self.options.name, request, by_hand(request))
+        if request.device.type == "cpu":
+            raise ConfigError(
+                Problem(
+                    "device",
+                    "an accelerator, since profiling=estimate is about one",
+                    "cpu",
+                    "choose device=h100_80gb, or profiling=auto",
+                )
+            )
+        tp, pp = request.parallel.tp, request.parallel.pp
+        by_stage = [self.rank_memory(stage, request) for stage in range(pp)]
+        ranks = [
+            RankMemory(
+                rank=stage * tp + tp_rank,
+                total=one.total,
+                requested=one.requested,
+                charged=one.charged,
+                available_kv=one.available_kv,
+            )
+            for stage, one in enumerate(by_stage)
+            for tp_rank in range(tp)
+        ]
+        return MemoryProfile(plugin=self.options.name, ranks=tuple(ranks))
+
+    def rank_memory(self, stage: int, request: ProfilingRequest) -> RankMemory:
+        """The account of one rank of a pipeline stage."""
+        total, share = device_total(request.device), request.gpu_memory_utilization
+        requested = MemoryItem(
+            name="requested",
+            num_bytes=ceil(total.num_bytes * share),
+            how=total.how,
+            source=f"total x cache.gpu_memory_utilization={share}, a share of the whole card",
+        )
+        charged = (self.weights(stage, request), *self.ranges(stage, request))
+        available = requested.num_bytes - sum(item.num_bytes for item in charged)
+        if available <= 0:
+            raise DoesNotFit(_nothing_left(requested, charged), available_bytes=(available,))
+        item = MemoryItem(
+            name="KV cache",
+            num_bytes=available,
+            how="estimated",
+            source="requested - everything above",
+            low_bytes=max(0, requested.num_bytes - sum(_at_most(item) for item in charged)),
+            high_bytes=requested.num_bytes - sum(_at_least(item) for item in charged),
+        )
+        return RankMemory(
+            rank=stage, total=total, requested=requested, charged=charged, available_kv=item
+        )
+
+    def ranges(self, stage: int, request: ProfilingRequest) -> list[MemoryItem]:
+        """Activations, context, graphs where this release reserves them, other processes."""
+        options, model, tp = self.options, request.model, request.parallel.tp
+        last = stage == request.parallel.pp - 1
+        peak = activations(
+            model,
+            batched_tokens=request.max_num_batched_tokens,
+            max_num_seqs=request.max_num_seqs,
+            tp=tp,
+            has_head=last,
+        )
+        items = [_item(peak), _item(context(tp))]
+        if not options.enforce_eager and graphs_reserved(request.engine_version):
+            layers = request.stage_layers[stage] if request.stage_layers else model.num_layers
+            items.append(_item(graphs(model, num_layers=layers, max_num_seqs=request.max_num_seqs)))
+        if options.other_instances_bytes:
+            items.append(
+                MemoryItem(
+                    name="other instances",
+                    num_bytes=options.other_instances_bytes,
+                    how="set",
+                    source="profiling.other_instances_bytes: of the same share of the card",
+                )
+            )
+        return items
+
+    def weights(self, stage: int, request: ProfilingRequest) -> MemoryItem:
+        if self.options.weights_bytes != "auto":
+            return MemoryItem(
+                name="weights",
+                num_bytes=self.options.weights_bytes,
+                how="set",
+                source="profiling.weights_bytes",
+            )
+        return rank_weights(stage, request)
+
+
+def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
+    """Bytes of the weights that a rank of this stage holds."""
+    model, tp, pp = request.model, request.parallel.tp, request.parallel.pp
+    served = DTYPE_BYTES[request.served_dtype]
+    if model.rank_parameters is not None and model.parameter_count:
+        first_layer = sum(request.stage_layers[:stage])
+        here = range(first_layer, first_layer + request.stage_layers[stage])
+        count = model.rank_parameters(tp, here, stage == 0, stage == pp - 1)
+        whole = model.weight_bytes or model.parameter_count * served
+        num_bytes = round(count * whole / model.parameter_count)
+        words = f"{count:,} of {model.parameter_count:,} parameters"
+        quantised = model.weight_bytes is not None and (tp, pp) != (1, 1)
+        how = "estimated" if quantised else "exact"
+        return MemoryItem(name="weights", num_bytes=num_bytes, how=how, source=words)
+    total = model.weight_bytes or (model.parameter_count or 0) * served
+    if not total:
+        raise ConfigError(
+            Problem(
+                "profiling.weights_bytes",
+                f"bytes, since {model.name} does not say how many parameters it has",
+                "auto",
+                'set it ("16GiB")',
+            )
+        )
+    if tp * pp == 1:
+        words = f"{model.parameter_count:,} parameters" if model.parameter_count else "the preset"
+        return MemoryItem(name="weights", num_bytes=total, how="exact", source=words)
+    embedding = model.vocab_size * model.hidden_size * served
+    share = request.stage_layers[stage] / sum(request.stage_layers)
+    mine = round((total - embedding) * share) + (embedding if stage in (0, pp - 1) else 0)
+    return MemoryItem(
+        name="weights",
+        num_bytes=cdiv(mine if pp > 1 else total, tp),
+        how="estimated",
+        source=f"of {total:,} bytes: this stage's layers over {tp} ranks, embeddings at the ends",
+    )
+
+
+def _item(estimate: Estimate) -> MemoryItem:
+    return MemoryItem(
+        name=estimate.name,
+        num_bytes=estimate.best,
+        how="estimated",
+        source=f"{estimate.formula}; {estimate.source}",
+        low_bytes=estimate.low,
+        high_bytes=estimate.high,
+    )
+
+
+def _at_least(item: MemoryItem) -> int:
+    return item.num_bytes if item.low_bytes is None else item.low_bytes
+
+
+def _at_most(item: MemoryItem) -> int:
+    return item.num_bytes if item.high_bytes is None else item.high_bytes
+
+
+def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...]) -> str:
+    parts = " + ".join(f"{item.name} {item.num_bytes / GIB:.2f} GiB" for item in charged)
+    return (
+        f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB requested of the whole "
+        f"card, {parts} leave nothing for the KV cache. Raise it, lower "
+        "scheduler.max_num_batched_tokens or scheduler.max_num_seqs, raise "
+        "parallel.tensor_parallel_size, or choose a larger device"
+    )
+
+
+PLUGIN = EstimateProfiling

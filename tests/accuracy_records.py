@@ -1,0 +1,143 @@
+"""Figures that engines printed, beside the model shapes that kvpipe's formulas need for them.
+
+shape: (hidden, intermediate, vocabulary, experts a token, expert size) as the models' configs say;
+None where the log does not give enough to apply the formula at all. inside: whether the printed
+figure lies in the range; a test keeps this table true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine_records import cases, given
+
+from kvpipe.models.base import ModelGeometry
+from kvpipe.stages.profiling._estimates import Estimate, activations, context, graphs
+
+Shape = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """tokens, seqs: of the profiled step. why: what the formula was given, or why it was not."""
+
+    shape: Shape | None
+    tokens: int = 0
+    seqs: int = 256
+    has_head: bool = True
+    inside: bool = False
+    why: str
+
+
+PEAKS: dict[str, Peak] = {
+    "L15": Peak(
+        shape=(4096, 14336, 128256, 0, 0),
+        tokens=8192,
+        inside=True,
+        why="a whole prompt of 8,192 tokens is one batch before 0.8",
+    ),
+    "L16": Peak(
+        shape=(4096, 14336, 128256, 0, 0),
+        tokens=8192,
+        inside=True,
+        why="as L15 on two ranks: the sampler is not split",
+    ),
+    "L17": Peak(shape=None, why="which of 16 cards hold which layers is not printed"),
+    "L18": Peak(
+        shape=(7168, 18432, 129280, 8, 2048),
+        tokens=2048,
+        has_head=False,
+        inside=True,
+        why="a rank of the first of two stages, which does not sample",
+    ),
+    "L19": Peak(
+        shape=(3840, 15360, 262208, 0, 0),
+        tokens=8192,
+        inside=True,
+        why="Gemma-3-12B, inferred; its sampler outweighs any batch",
+    ),
+    "X02": Peak(
+        shape=(4096, 12288, 151936, 8, 1536),
+        tokens=2048,
+        inside=True,
+        why="default batch of a card below 70 GiB",
+    ),
+    "X08": Peak(
+        shape=(896, 4864, 151936, 0, 0),
+        tokens=32768,
+        inside=True,
+        why="a whole prompt of 32,768 tokens is one batch before 0.8",
+    ),
+    "X10": Peak(
+        shape=(5120, 17920, 32064, 0, 0),
+        tokens=2048,
+        why="GPTQ weights are unpacked in the step, which the formula does not know",
+    ),
+    "X11": Peak(shape=None, why="the vision encoder's peak, which is not modelled"),
+}
+
+
+def peak_of(name: str) -> Estimate:
+    """The estimate for a record of PEAKS that has a shape."""
+    peak = PEAKS[name]
+    assert peak.shape is not None
+    hidden, intermediate, vocab, experts, size = peak.shape
+    model = ModelGeometry(
+        name=name,
+        file_dtype="bfloat16",
+        context_length=1,
+        num_layers=1,
+        caches=(),
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        vocab_size=vocab,
+        experts_per_token=experts,
+        expert_size=size,
+    )
+    return activations(
+        model,
+        batched_tokens=peak.tokens,
+        max_num_seqs=peak.seqs,
+        tp=given(cases()[name], "tp") or 1,
+        has_head=peak.has_head,
+    )
+
+
+# Records that print the memory of captured graphs -> layers (where the geometry has none).
+GRAPHS: dict[str, int] = {
+    "L30": 41,
+    "L58": 48,
+    "X02": 94,
+    "X10": 40,
+    "X16": 32,
+    "X19": 42,
+    "X20": 30,
+    "X25": 42,
+    "X27": 32,
+}
+
+
+def graphs_of(name: str) -> Estimate:
+    model = ModelGeometry(
+        name=name, file_dtype="bfloat16", context_length=1, num_layers=1, caches=()
+    )
+    return graphs(model, num_layers=GRAPHS[name], max_num_seqs=256)
+
+
+def outside_torch() -> dict[str, Estimate]:
+    """Records that print memory outside torch."""
+    found = [name for name, case in cases().items() if case["non_torch_gib"] is not None]
+    return {name: context(given(cases()[name], "tp") or 1) for name in found}
+
+
+# Records that print the weights of a 16 bit checkpoint on one rank -> its parameters.
+WEIGHTS: dict[str, int] = {
+    "L01": 8030261248,
+    "L15": 8030261248,
+    "L16": 8030261248,
+    "X07": 1543714304,
+}
+
+
+def weights_gib(name: str) -> float:
+    return WEIGHTS[name] * 2 / (given(cases()[name], "tp") or 1) / 2**30
