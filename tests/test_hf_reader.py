@@ -401,6 +401,18 @@ def test_ranks_hold_every_parameter_once_but_for_what_is_replicated(
     assert held - copies == models()[name]["parameter_count"]
 
 
+def test_both_ends_of_a_pipeline_hold_a_tied_embedding() -> None:
+    raw = published("google/gemma-2b")
+    family = families()["gemma"]
+    weights = family.weights(family.config(raw))
+    ends = {"tp": 1, "stage_layers": range(0)}
+    embedding = 256_000 * 2048
+    assert rank_parameters(weights, **ends, first=True, last=False) == embedding
+    assert rank_parameters(weights, **ends, first=False, last=True) == embedding + 2048
+    whole = {"tp": 1, "stage_layers": range(18), "first": True, "last": True}
+    assert rank_parameters(weights, **whole) == models()["google/gemma-2b"]["parameter_count"]
+
+
 # --- quantised checkpoints: bytes by hand --------------------------------------------------------
 # A layer of LLAMA: q and o [256, 256], k and v [128, 256], gate and up [512, 256], down [256, 512].
 NUMBERS = 2 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 512 * 256)  # 1,179,648 in 14 matrices

@@ -110,6 +110,39 @@ def test_a_family_that_no_reader_knows_can_be_probed(tmp_path: Path) -> None:
     assert (model.context_length, model.source) == (4096, "probe of transformers")
 
 
+# Keys that classes honour or ignore, and kinds of which no published model is recorded.
+VARIATIONS: dict[str, dict[str, Any]] = {
+    "bert": {"num_hidden_layers": 2},
+    "cohere2": {"num_hidden_layers": 2, "attention_bias": True, "use_qk_norm": True},
+    "deepseek_v3": {"num_hidden_layers": 4, "attention_bias": True},
+    "deepseek_v32": {"num_hidden_layers": 4},
+    "falcon": {"multi_query": False, "parallel_attn": False, "bias": True},
+    "falcon_h1": {"num_hidden_layers": 2, "mamba_proj_bias": True, "mamba_rms_norm": True},
+    "falcon_mamba": {"num_hidden_layers": 2, "use_bias": True},
+    "gemma3n_text": {"attention_bias": True},
+    "gpt_bigcode": {"num_hidden_layers": 2},
+    "lfm2": {"num_hidden_layers": 2, "full_attn_idxs": [1], "conv_bias": True},
+    "llama": {"num_hidden_layers": 2, "attention_bias": True, "mlp_bias": True},
+    "mistral": {"num_hidden_layers": 2, "attention_bias": True, "mlp_bias": True},
+    "nemotron_h": {"hybrid_override_pattern": "M*E-", "use_bias": True, "mlp_bias": True},
+    "phi": {"num_hidden_layers": 2, "qk_layernorm": True},
+    "qwen2_moe": {"num_hidden_layers": 2, "decoder_sparse_step": 2, "qkv_bias": True},
+    "qwen3_moe": {"num_hidden_layers": 2, "mlp_only_layers": [0], "attention_bias": True},
+    "t5": {"num_decoder_layers": 3, "feed_forward_proj": "gated-gelu"},
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model_type", VARIATIONS)
+def test_reader_and_class_take_the_same_keys_in_the_same_way(model_type: str) -> None:
+    pytest.importorskip("transformers", reason="needs transformers and torch")
+    raw = {"model_type": model_type, "dtype": "bfloat16", **VARIATIONS[model_type]}
+    file = parse_config(json.dumps(raw), "config.json", model_type, None)
+    built, read_here = probe(file), read_geometry(file)
+    assert stored_layers(read_here) == stored_layers(built)
+    assert read_here.parameter_count == built.parameter_count
+
+
 @pytest.mark.full
 def test_an_encoder_asked_as_a_decoder_stores_nothing() -> None:
     pytest.importorskip("transformers", reason="needs transformers and torch")

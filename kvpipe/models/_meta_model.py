@@ -24,6 +24,7 @@ _STATES = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
 _KINDS = {
     "full_attention": "full",
     "hybrid": "full",
+    "indexed_attention": "full",
     "sliding_attention": "sliding",
     "hybrid_sliding": "sliding",
     "chunked_attention": "chunked",
@@ -152,6 +153,9 @@ def _read_layer(layer: Any, layer_type: str, window: int | None) -> ProbedLayer:
             v_dim=values.shape[-1],
             window=window,
         )
+    indexer = getattr(layer, "indexer_keys", None)
+    if indexer is not None:
+        probed = replace(probed, indexer=indexer.shape[-1])
     if layer_type in _STATES:
         conv, recurrent = _shapes(layer.conv_states), _shapes(layer.recurrent_states)
         probed = replace(probed, conv=conv, recurrent=recurrent)

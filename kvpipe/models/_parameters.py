@@ -42,7 +42,9 @@ def rank_parameters(
 def _is_here(weight: Weight, stage_layers: range, *, first: bool, last: bool) -> bool:
     if weight.layer is not None:
         return weight.layer in stage_layers
-    return last if weight.last else first
+    if weight.last:
+        return last
+    return first or (last and weight.tied)
 
 
 def _pieces(weight: Weight, tp: int) -> int:

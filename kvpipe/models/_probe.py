@@ -14,7 +14,9 @@ from typing import Any
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._config_file import ConfigFile
 from kvpipe.models.base import CacheGeometry, ModelGeometry
+from kvpipe.models.families import families
 from kvpipe.models.families.base import Config
+from kvpipe.models.families.deepseek import indexer_cache
 from kvpipe.models.families.gpt import falcon_kv_heads
 
 _WINDOWS = {"sliding": "sliding_window", "chunked": "attention_chunk_size"}
@@ -26,8 +28,8 @@ _REPEATED_HEADS: dict[str, Callable[[Config], int]] = {"falcon": falcon_kv_heads
 class ProbedLayer:
     """What transformers cached in one layer: kind full, sliding, chunked, state or none.
 
-    window: tokens, of sliding and chunked layers. conv and recurrent: shapes without the batch;
-    a convolution has as many columns as its kernel.
+    window: tokens, of sliding and chunked layers. indexer: numbers of a sparse-attention key. conv
+    and recurrent: shapes without the batch; a convolution has as many columns as its kernel.
     """
 
     kind: str
@@ -35,6 +37,7 @@ class ProbedLayer:
     k_dim: int = 0
     v_dim: int = 0
     window: int | None = None
+    indexer: int = 0
     conv: tuple[tuple[int, ...], ...] = ()
     recurrent: tuple[tuple[int, ...], ...] = ()
 
@@ -67,11 +70,12 @@ def probe(file: ConfigFile) -> ModelGeometry:
         vocab_size=read("vocab_size"),
         num_attention_heads=read("num_attention_heads"),
         parameter_count=probed.parameter_count,
-        encoder_tokens=read("max_source_positions") or context if probed.cross else 0,
+        encoder_tokens=(read("max_source_positions") or context or 512) if probed.cross else 0,
         source="probe of transformers",
     )
     heads = _REPEATED_HEADS.get(file.model_type)
-    caches = _engine_caches(probed, geometry.context_length, heads(config) if heads else None)
+    own_heads = heads(families()[file.model_type].config(file.text)) if heads else None
+    caches = _engine_caches(probed, geometry.context_length, own_heads)
     return replace(geometry, caches=caches)
 
 
@@ -125,6 +129,8 @@ def _engine_caches(
         if source.k_dim:
             attention = _attention(index, prefix, source, probed.config, context_length, heads)
             caches.append(_sharing(attention, index, target))
+        if layer.indexer:
+            caches.append(indexer_cache(index, layer.indexer))
         if layer.conv or layer.recurrent:
             caches.append(_state(index, prefix, layer, probed.config))
         if probed.cross:

@@ -107,9 +107,9 @@ class Weight:
     """`count` equal tensors of `shape` (experts).
 
     layer: index, or None outside the layers, where `last` tells the end of the model (final norm,
-    head) from its start (embeddings). split: the axis that tensor parallelism divides (None: every
-    rank holds all of it), in at most `parts` pieces (K/V heads). linear: a matrix that quantisers
-    convert.
+    head) from its start (embeddings; a `tied` one is the head, too, so both ends hold it). split:
+    the axis that tensor parallelism divides (None: every rank holds all of it), in at most `parts`
+    pieces (K/V heads). linear: a matrix that quantisers convert.
     """
 
     name: str
@@ -117,6 +117,7 @@ class Weight:
     count: int = 1
     layer: int | None = None
     last: bool = False
+    tied: bool = False
     split: int | None = None
     parts: int | None = None
     linear: bool = False

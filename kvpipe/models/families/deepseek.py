@@ -28,22 +28,23 @@ def latent_caches(config: Config) -> list[CacheGeometry]:
     ]
 
 
+def indexer_cache(layer: int, size: int) -> CacheGeometry:
+    """`size` fp8 numbers and a float32 scale for each 128 of them, whatever the cache dtype."""
+    return CacheGeometry(
+        name=f"model.layers.{layer}.self_attn.indexer.k_cache",
+        layer=layer,
+        spec="mla",
+        fields={"head_size": size + size // 128 * 4, "dtype": "uint8"},
+    )
+
+
 def indexed_caches(config: Config) -> list[CacheGeometry]:
-    """Beside the latent row: index_head_dim fp8 numbers and a float32 scale for each 128."""
+    """The latent row, and the indexer's key beside it."""
     size = config.count("index_head_dim")
-    indexer = {"head_size": size + size // 128 * 4, "dtype": "uint8"}
     return [
         cache
         for latent in latent_caches(config)
-        for cache in (
-            latent,
-            CacheGeometry(
-                name=f"model.layers.{latent.layer}.self_attn.indexer.k_cache",
-                layer=latent.layer,
-                spec="mla",
-                fields=indexer,
-            ),
-        )
+        for cache in (latent, indexer_cache(latent.layer, size))
     ]
 
 
@@ -53,23 +54,26 @@ def latent_attention(config: Config, layer: int) -> list[Weight]:
     hidden, heads = config.hidden_size, config.num_heads
     latent, rope = config.count("kv_lora_rank"), config.count("qk_rope_head_dim")
     nope, value = config.count("qk_nope_head_dim"), config.count("v_head_dim")
-    up = partial(linear, layer=layer, split=0, parts=heads)
+    up, bias = partial(linear, layer=layer, split=0, parts=heads), config.flag("attention_bias")
     return [
         *queries(config, layer, heads * (nope + rope)),
-        *linear("self_attn.kv_a_proj", latent + rope, hidden, layer=layer),
+        *linear("self_attn.kv_a_proj", latent + rope, hidden, layer=layer, bias=bias),
         *norm("self_attn.kv_a_layernorm", latent, layer=layer),
         *up("self_attn.kv_b_proj", heads * (nope + value), latent),
-        *linear("self_attn.o_proj", hidden, heads * value, layer=layer, split=1, parts=heads),
+        *linear(
+            "self_attn.o_proj", hidden, heads * value, layer=layer, split=1, parts=heads, bias=bias
+        ),
     ]
 
 
 def queries(config: Config, layer: int, rows: int) -> list[Weight]:
     """Through a latent of q_lora_rank, or straight where that is null."""
     rank, up = config.get("q_lora_rank"), partial(linear, layer=layer, split=0)
+    bias = config.flag("attention_bias")
     if rank is None:
         return up("self_attn.q_proj", rows, config.hidden_size, parts=config.num_heads)
     return [
-        *linear("self_attn.q_a_proj", rank, config.hidden_size, layer=layer),
+        *linear("self_attn.q_a_proj", rank, config.hidden_size, layer=layer, bias=bias),
         *norm("self_attn.q_a_layernorm", rank, layer=layer),
         *up("self_attn.q_b_proj", rows, rank, parts=config.num_heads),
     ]
@@ -125,7 +129,7 @@ V3 = V2 | {
     "moe_intermediate_size": 2048,
     "first_k_dense_replace": 3,
 }
-V3_2 = V3 | {"index_n_heads": 64, "index_head_dim": 128}
+V3_2 = V3 | {"index_n_heads": 64, "index_head_dim": 128, "max_position_embeddings": 163840}
 
 latent = partial(decoder, block=deepseek_block)
 

@@ -27,11 +27,15 @@ def decoder_caches(
     ]
 
 
+def bart_decoder_layers(config: Config) -> int:
+    """num_hidden_layers, where a file has it, is the encoder's."""
+    return config.count("decoder_layers")
+
+
 def bart_caches(config: Config) -> list[CacheGeometry]:
-    """decoder_layers: num_hidden_layers is the encoder's."""
     heads = config.count("decoder_attention_heads")
     head_size = config.count("d_model") // heads
-    return decoder_caches(config.count("decoder_layers"), heads, head_size)
+    return decoder_caches(bart_decoder_layers(config), heads, head_size)
 
 
 def t5_caches(config: Config) -> list[CacheGeometry]:
@@ -243,7 +247,6 @@ BERT = {
 }
 BART_NAMES = {
     "hidden_size": "d_model",
-    "num_hidden_layers": "decoder_layers",
     "num_attention_heads": "decoder_attention_heads",
     "intermediate_size": "decoder_ffn_dim",
 }
@@ -262,6 +265,7 @@ FAMILIES = {
         weights=whisper_weights,
         defaults=WHISPER,
         aliases=WHISPER_NAMES,
+        num_layers=bart_decoder_layers,
         encoder_tokens=lambda config: config.count("max_source_positions"),
     ),
     "bart": Family(
@@ -269,6 +273,7 @@ FAMILIES = {
         weights=bart_weights,
         defaults=BART,
         aliases=BART_NAMES,
+        num_layers=bart_decoder_layers,
         encoder_tokens=lambda config: config.count("max_position_embeddings"),
     ),
     "t5": Family(

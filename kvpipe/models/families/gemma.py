@@ -50,7 +50,7 @@ def gemma_block(config: Config, layer: int, *, qk_norm: bool) -> list[Weight]:
 def gemma3n_block(config: Config, layer: int) -> list[Weight]:
     """A layer that shares a cache has no k and v; all have AltUp, LAuReL and per-layer inputs."""
     shares = layer >= config.num_layers - (config.get("num_kv_shared_layers") or 0)
-    own = attention(config, layer, qk_norm=True)
+    own = attention(config, layer, bias=config.flag("attention_bias"), qk_norm=True)
     kv_names = ("self_attn.k_proj", "self_attn.v_proj", "self_attn.k_norm")
     widths = config.get("intermediate_size")
     width = widths[layer] if isinstance(widths, list) else widths

@@ -69,13 +69,21 @@ def mamba2_hybrid_caches(
     return caches
 
 
-def mixer2(config: Config, layer: int, *, normed: bool = True, name: str = "mamba") -> list[Weight]:
+def mixer2(
+    config: Config,
+    layer: int,
+    *,
+    normed: bool = True,
+    out_bias: bool | None = None,
+    name: str = "mamba",
+) -> list[Weight]:
     return mamba2_mixer(
         config,
         layer,
         mamba2_shapes(config),
         name=name,
         bias=config.flag("mamba_proj_bias"),
+        out_bias=out_bias,
         conv_bias=bool(config.get("mamba_conv_bias", True)),
         normed=normed,
     )
@@ -133,7 +141,12 @@ def falcon_h1_caches(config: Config) -> list[CacheGeometry]:
 def falcon_h1_block(config: Config, layer: int) -> list[Weight]:
     return [
         *attention(config, layer, bias=config.flag("attention_bias")),
-        *mixer2(config, layer, normed=config.flag("mamba_rms_norm")),
+        *mixer2(
+            config,
+            layer,
+            normed=config.flag("mamba_rms_norm"),
+            out_bias=config.flag("projectors_bias"),
+        ),
         *mlp(config, layer, config.intermediate_size, bias=config.flag("mlp_bias")),
         *norms(config, layer),
     ]

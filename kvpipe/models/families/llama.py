@@ -46,10 +46,22 @@ def every_fourth_full_caches(config: Config) -> list[CacheGeometry]:
 
 
 # --- weights ---------------------------------------------------------------------------------
-def llama_block(config: Config, layer: int, *, qk_norm: bool = False) -> list[Weight]:
+Biases = tuple[str, ...]
+NO_BIAS: Biases = ()
+ATTENTION_BIAS: Biases = ("attention_bias",)
+ANY_BIAS: Biases = ("attention_bias", "mlp_bias")
+
+
+def llama_block(
+    config: Config, layer: int, *, biases: Biases = ATTENTION_BIAS, qk_norm: bool = False
+) -> list[Weight]:
+    """biases: the keys that the class knows; the others it ignores, whatever the file says."""
+    attention_bias, mlp_bias = (
+        key in biases and config.flag(key) for key in ("attention_bias", "mlp_bias")
+    )
     return [
-        *attention(config, layer, bias=config.flag("attention_bias"), qk_norm=qk_norm),
-        *mlp(config, layer, config.intermediate_size, bias=config.flag("mlp_bias")),
+        *attention(config, layer, bias=attention_bias, qk_norm=qk_norm),
+        *mlp(config, layer, config.intermediate_size, bias=mlp_bias),
         *norms(config, layer),
     ]
 
@@ -73,7 +85,7 @@ def starcoder2_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
-def cohere_block(config: Config, layer: int) -> list[Weight]:
+def cohere_block(config: Config, layer: int, *, may_norm: bool = True) -> list[Weight]:
     """Attention and MLP side by side under one norm; Command-R+ norms every head of q, k."""
     kv, size = config.num_kv_heads, config.head_size
     widths = {"q_norm": config.num_heads * size, "k_norm": kv * size}  # a weight a head
@@ -82,7 +94,7 @@ def cohere_block(config: Config, layer: int) -> list[Weight]:
         *attention(config, layer, bias=config.flag("attention_bias")),
         *mlp(config, layer, config.intermediate_size),
         *norms(config, layer, 1),
-        *(whole if config.flag("use_qk_norm") else []),
+        *(whole if may_norm and config.flag("use_qk_norm") else []),
     ]
 
 
@@ -96,10 +108,12 @@ def olmo2_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
-llama = partial(decoder, block=llama_block)
+llama = partial(decoder, block=partial(llama_block, biases=ANY_BIAS))
+mistral = partial(decoder, block=partial(llama_block, biases=NO_BIAS))
 qk_normed = partial(decoder, block=partial(llama_block, qk_norm=True))
 qkv_biased = partial(decoder, block=qkv_bias_block)
 cohere = partial(decoder, block=cohere_block)
+cohere2 = partial(decoder, block=partial(cohere_block, may_norm=False))
 olmo2 = partial(decoder, block=olmo2_block)
 
 LLAMA = {
@@ -161,10 +175,10 @@ OLMO2 = LLAMA | {"vocab_size": 50304}
 FAMILIES = {
     "llama": Family(caches=full_caches, weights=llama, defaults=LLAMA),
     "granite": Family(caches=full_caches, weights=llama, defaults=LLAMA),
-    "mistral": Family(caches=one_window_caches, weights=llama, defaults=MISTRAL),
+    "mistral": Family(caches=one_window_caches, weights=mistral, defaults=MISTRAL),
     "ministral3": Family(
         caches=one_window_caches,
-        weights=llama,
+        weights=mistral,
         defaults=MISTRAL
         | {
             "vocab_size": 131072,
@@ -178,7 +192,7 @@ FAMILIES = {
     "qwen3": Family(
         caches=optional_window_caches, weights=qk_normed, defaults=QWEN2 | {"head_dim": 128}
     ),
-    "phi3": Family(caches=one_window_caches, weights=llama, defaults=PHI3),
+    "phi3": Family(caches=one_window_caches, weights=mistral, defaults=PHI3),
     "glm": Family(caches=full_caches, weights=qkv_biased, defaults=GLM),
     "starcoder2": Family(
         caches=one_window_caches,
@@ -188,7 +202,7 @@ FAMILIES = {
     "cohere": Family(caches=full_caches, weights=cohere, defaults=COHERE),
     "cohere2": Family(
         caches=every_fourth_full_caches,
-        weights=cohere,
+        weights=cohere2,
         defaults=COHERE | {"head_dim": 128, "sliding_window": 4096},
     ),
     "olmo2": Family(caches=full_caches, weights=olmo2, defaults=OLMO2),

@@ -41,7 +41,11 @@ def nemotron_sizes(config: Config) -> Config:
     sizes = {standard: config.count(name) for standard, name in names.items()}
     pattern = config.get("hybrid_override_pattern")
     layers = {} if pattern is None else {"num_hidden_layers": len(pattern)}
-    return config.having(**sizes, **layers, mamba_conv_bias=config.get("use_conv_bias", True))
+    biases = {
+        "mamba_conv_bias": config.get("use_conv_bias", True),
+        "mamba_proj_bias": config.flag("use_bias"),
+    }
+    return config.having(**sizes, **layers, **biases)
 
 
 def nemotron_caches(config: Config) -> list[CacheGeometry]:
@@ -59,11 +63,11 @@ def nemotron_caches(config: Config) -> list[CacheGeometry]:
 
 def nemotron_experts(config: Config, layer: int) -> list[Weight]:
     number, width = config.count("n_routed_experts"), config.count("moe_intermediate_size")
-    shared = config.count("moe_shared_expert_intermediate_size")
+    shared, bias = config.count("moe_shared_expert_intermediate_size"), config.flag("mlp_bias")
     return [
         *router(config, layer, number),
         *mlp(config, layer, width, gated=False, name="mixer.experts", count=number),
-        *mlp(config, layer, shared, gated=False, name="mixer.shared_experts"),
+        *mlp(config, layer, shared, gated=False, bias=bias, name="mixer.shared_experts"),
     ]
 
 
@@ -74,7 +78,7 @@ def nemotron_block(config: Config, layer: int) -> list[Weight]:
     elif kind == "mlp":
         mixer = mlp(config, layer, config.intermediate_size, gated=False, bias=bias)
     elif attends(kind):
-        mixer = attention(config, layer, bias=config.flag("attention_bias"))
+        mixer = attention(config, layer)
     else:
         mixer = mixer2(config, layer, name="mixer")
     return [*mixer, *norms(config, layer, 1)]

@@ -95,6 +95,7 @@ def mamba2_mixer(
     *,
     name: str = "mixer",
     bias: bool = False,
+    out_bias: bool | None = None,
     conv_bias: bool = True,
     normed: bool = True,
 ) -> list[Weight]:
@@ -102,13 +103,14 @@ def mamba2_mixer(
     (channels, columns), (heads, head_size, _) = shapes["conv"], shapes["ssm"]
     inner, hidden = heads * head_size, config.hidden_size
     rows, small = inner + channels + heads, partial(vector, layer=layer, split=0)
+    out_bias = bias if out_bias is None else out_bias
     return [
         *linear(f"{name}.in_proj", rows, hidden, layer=layer, split=0, bias=bias),
         small(f"{name}.conv1d.weight", channels, 1, columns + 1),
         *([small(f"{name}.conv1d.bias", channels)] if conv_bias else []),
         *(small(f"{name}.{part}", heads) for part in ("dt_bias", "A_log", "D")),
         *([small(f"{name}.norm.weight", inner)] if normed else []),
-        *linear(f"{name}.out_proj", hidden, inner, layer=layer, split=1, bias=bias),
+        *linear(f"{name}.out_proj", hidden, inner, layer=layer, split=1, bias=out_bias),
     ]
 
 

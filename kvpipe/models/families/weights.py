@@ -155,7 +155,8 @@ def router(config: Config, layer: int, experts: int, *, name: str = "mlp.gate") 
 
 def embedding(config: Config, name: str = "model.embed_tokens") -> Weight:
     shape = (config.count("vocab_size"), config.hidden_size)
-    return Weight(name=f"{name}.weight", shape=shape, split=0)
+    tied = config.flag("tie_word_embeddings")
+    return Weight(name=f"{name}.weight", shape=shape, split=0, tied=tied)
 
 
 def head(config: Config, *, bias: bool = False) -> list[Weight]:
