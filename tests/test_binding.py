@@ -323,10 +323,11 @@ def test_the_rows_really_lie_where_the_json_says() -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_block_id_belongs_to_one_group_and_request_and_never_is_the_null_block(model) -> None:
     config = MODELS[model]
-    requests = proof_requests(config, LIMITS, 5, 16384, 3)
-    ids = [i for request in requests for table in request.tables for i in table.values()]
-    assert ids and len(ids) == len(set(ids)) and 0 not in ids and max(ids) < config.num_blocks
-    assert all(request.num_tokens <= LIMITS.max_model_len for request in requests)
+    for seed in range(30):
+        requests = proof_requests(config, LIMITS, 5, 16384, seed)
+        ids = [i for request in requests for table in request.tables for i in table.values()]
+        assert ids and len(ids) == len(set(ids)) and 0 not in ids and max(ids) < config.num_blocks
+        assert all(request.num_tokens <= LIMITS.max_model_len for request in requests)
 
 
 def test_a_window_holds_only_what_its_spec_says() -> None:
