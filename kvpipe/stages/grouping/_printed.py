@@ -52,7 +52,7 @@ def _by_group_share(
             key,
             f"blocks, layers and a request that needs some (engine={rules.name} divides by them)",
             got,
-            "set engine=kvpipe",
+            "set engine=kvpipe (or scheduler.max_encoder_tokens, for cross attention)",
             reference="ZeroDivisionError",
             stage="configs",
         )
@@ -72,5 +72,5 @@ def _divides_by_zero(config: KVCacheConfig, needed: int) -> tuple[str, str] | No
     if not any(group.layer_names for group in config.groups):
         return "parallel.pipeline_parallel_size", "a rank without layers"
     if not needed:
-        return "scheduler.max_encoder_tokens", "a request that needs no blocks"
+        return "engine.name", "a request that needs no blocks"
     return None
