@@ -107,6 +107,7 @@ def _run_one(
     overrides: list[str], config_dir: str | None, config_path: str | None, config_name: str | None
 ) -> int:
     from kvpipe.compose import CONFIG_NAME
+    from kvpipe.folders import new_folder, save_config
     from kvpipe.requests import prepared_request
 
     request = prepared_request(
@@ -130,33 +131,6 @@ def _run_one(
     outcome = run_job(request.prepared, make_folder, sys.stdout, job=None)
     complain(outcome.lines)
     return outcome.exit_code
-
-
-def new_folder(wanted: Path) -> Path:
-    """`wanted`, or `wanted-1`, ... when another run of the same second has it. Created."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    for n in range(10_000):
-        folder = wanted.with_name(f"{wanted.name}-{n}") if n else wanted
-        try:
-            folder.mkdir()
-            return folder
-        except FileExistsError:
-            continue
-    raise ConfigError(Problem("hydra.run.dir", "a folder that is free", str(wanted)))
-
-
-def save_config(config: object, overrides: list[str], folder: Path) -> None:
-    """What was composed, so that `kvpipe -cp FOLDER/.hydra` runs it again: as Hydra lays it out."""
-    from omegaconf import DictConfig, OmegaConf
-
-    from kvpipe.report._atomic import write_atomic
-
-    assert isinstance(config, DictConfig)
-    own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-    write_atomic(folder / ".hydra" / "config.yaml", OmegaConf.to_yaml(own, resolve=True))
-    write_atomic(
-        folder / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides))
-    )
 
 
 if __name__ == "__main__":

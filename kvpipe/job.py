@@ -68,11 +68,18 @@ def run_job(
     write_atomic(folder / "memory_map.svg", memory_map(document))
     if stream is not None:
         report_plugin.render(report, stream)
-    mismatches = report.verify.mismatches
-    if mismatches and report.verify.inject == "none":
-        lines = (f"binding.verify: {mismatches:,} of the values read back were not those written",)
-        return write_outcome(folder, Outcome(status="failed", exit_code=3, lines=lines))
+    if wrong := _unproven(report.verify):
+        return write_outcome(folder, Outcome(status="failed", exit_code=3, lines=(wrong,)))
     return write_outcome(folder, Outcome(status="fits", exit_code=0, fields=summary(document)))
+
+
+def _unproven(proof: VerifyReport) -> str:
+    """What the self-proof shows to be broken: the cache, or, with a fault injected, the proof."""
+    if proof.inject == "none" and proof.mismatches:
+        return f"binding.verify: {proof.mismatches:,} values read back were not those written"
+    if proof.inject != "none" and proof.rows and not proof.mismatches:
+        return f"binding.verify.inject={proof.inject}: the fault was injected and did not show"
+    return ""
 
 
 def failure(error: Exception) -> Outcome:

@@ -29,12 +29,11 @@ from omegaconf.errors import OmegaConfBaseException
 from kvpipe.compose import CONFIG_NAME, compose_request, configuration, use_search_path
 from kvpipe.confdir import CONF_DIR
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.folders import new_folder
 
 
 def run_sweep(args: Namespace, parser: ArgumentParser) -> int:
     """The largest exit code of the jobs. ConfigError before any of them when one cannot compose."""
-    from kvpipe.__main__ import new_folder
-
     wanted, jobs = check_jobs(args)
     folder = new_folder(wanted)
     args.overrides = [*args.overrides, f"hydra.sweep.dir={folder}"]

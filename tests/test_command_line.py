@@ -13,12 +13,18 @@ import pytest
 from kvpipe.__main__ import run, words_to_overrides
 from kvpipe.errors import ConfigError
 
+
+def _nobody_listens(*_: object, **__: object) -> None:
+    raise OSError("nobody listens")
+
+
 SMALL = ["cache.kv_cache_memory_bytes=64MiB", "backend=torch"]
 
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("kvpipe.models._hub.socket.create_connection", _nobody_listens)
     return tmp_path
 
 
@@ -78,7 +84,7 @@ def test_three_mistakes_of_three_kinds_are_all_printed_one_line_each(capsys, tmp
         (["example=mamba", "cache.mamba_page_size_padded=8192"], "194,560"),
         (["nonsense"], "a command (run, replay)"),
         (["/etc"], "config.json"),
-        (["nobody/nothing-of-that-name"], "model.repo"),
+        (["nobody/nothing-of-that-name"], "model.repo: expected "),
     ],
 )
 def test_a_wrong_request_is_one_line_and_writes_nothing(arguments, said, capsys, tmp_path):

@@ -5,12 +5,16 @@ HF_TOKEN and HF_ENDPOINT are that library's to honour; kvpipe reads no environme
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from kvpipe.errors import ConfigError, Problem
 
 T = TypeVar("T")
+CONNECT_TIMEOUT_S = 5
 
 
 def split_revision(repo: str) -> tuple[str, str | None]:
@@ -34,6 +38,16 @@ def _library(repo: str) -> Any:
     return huggingface_hub
 
 
+def _answers(endpoint: str) -> None:
+    """Fail within seconds where nobody listens: the library would try six times, for most of a
+    minute. Behind a proxy the library alone knows the way."""
+    if getproxies():
+        return
+    url = urlsplit(endpoint)
+    port = url.port or (80 if url.scheme == "http" else 443)
+    socket.create_connection((url.hostname or "", port), timeout=CONNECT_TIMEOUT_S).close()
+
+
 def _fetch(repo: str, action: Callable[[], T]) -> T:
     """Whatever the library or the network beneath it raises is a repository we could not read."""
     try:
@@ -55,6 +69,7 @@ def fetch_config_text(repo: str) -> str:
     """The text of config.json; ConfigError when the repository cannot be read."""
     hub = _library(repo)
     name, revision = split_revision(repo)
+    _fetch(repo, lambda: _answers(hub.constants.ENDPOINT))
     path = _fetch(repo, lambda: hub.hf_hub_download(name, "config.json", revision=revision))
     with open(path, encoding="utf-8") as file:
         return file.read()
