@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -553,6 +554,20 @@ def test_a_repository_is_asked_for_its_config_at_a_revision(
     model = read_place(repo="org/name@v2")
     assert hub.asked == [("org/name", "config.json", "v2")]
     assert (model.name, kinds(model)) == ("org/name@v2", ["full", "full"])
+
+
+def test_headers_of_a_repository_give_the_number_of_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WithHeaders(Hub):
+        def get_safetensors_metadata(self, repo: str, revision: str | None) -> Any:
+            tensor = SimpleNamespace(dtype="BF16", shape=[3, 5])
+            return SimpleNamespace(files_metadata={"a": SimpleNamespace(tensors={"x": tensor})})
+
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", WithHeaders(tmp_path))
+    model = read_place(repo="org/name")
+    assert (model.parameter_count, model.rank_parameters) == (15, None)
 
 
 def test_an_unreachable_repository_names_what_to_check(

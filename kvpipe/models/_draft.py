@@ -77,6 +77,7 @@ def _with_model(model: ModelGeometry, draft: ModelGeometry) -> ModelGeometry:
         if both
         else None,
         weight_bytes=_added_bytes(model, draft),
+        rank_parameters=None,  # how a draft's weights are split is not known
         notes=(*model.notes, f"drafts with {draft.name}: {draft.num_layers} more layer(s)"),
     )
 

@@ -172,6 +172,8 @@ def with_stored_weights(
     changes: dict[str, Any] = {"source": f"{geometry.source} and safetensors headers"}
     if stored.is_plain and file.quantization is None:
         changes["parameter_count"] = stored.num_elements
+        if stored.num_elements != geometry.parameter_count:
+            changes["rank_parameters"] = None  # it knows other weights than the file has
     else:
         changes["weight_bytes"] = stored.num_bytes
     return replace(geometry, notes=notes, **changes)
