@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+torch.set_num_threads(1)  # a second thread costs more than it brings on small tensors
 
 from kvpipe.backends._host_memory import host_memory  # noqa: E402
 from kvpipe.backends.meta import MetaBackend  # noqa: E402
