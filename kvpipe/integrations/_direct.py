@@ -120,7 +120,10 @@ def _causal(query: Any, num_keys: int, window: int | None = None) -> Any:
 def _attend(q: Any, k: Any, v: Any, mask: Any, bias: Any, extras: _Extras) -> Any:
     """[1, Q, T, D] of q [1, Q, T, D] over k, v [1, H, n, D]; each KV head serves Q / H heads."""
     plain = extras.softcap is None and extras.sinks is None
-    if plain and bias is None:
+    if plain and bias is not None:
+        least = torch.finfo(bias.dtype).min
+        mask = bias.masked_fill(~mask, least) if mask.dtype == torch.bool else bias + mask
+    if plain:
         return torch.nn.functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, scale=extras.scaling, enable_gqa=q.shape[1] != k.shape[1]
         )

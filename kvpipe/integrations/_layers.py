@@ -251,12 +251,13 @@ class StateTensors(MutableMapping[int, Any]):
         self.store, self.layer, self.pages, self.dtypes = store, layer, pages, dtypes
         self.group = store.buffers.addresses.of_layer(layer).group
         self.scratch: dict[int, Any] = {}
+        self.may_alias = True
 
     def __getitem__(self, number: int) -> Any:
         if number not in self.scratch:
             pages, blocks = self.pages[number], self.store.state_blocks(self.group)
             step = _equal_step(blocks)
-            if step and pages.dtype == self.dtypes[number]:
+            if self.may_alias and step and pages.dtype == self.dtypes[number]:
                 return pages[blocks[0] : blocks[-1] + 1 : step]
             self.store.open_states(self)
             self.scratch[number] = self._copied(pages, blocks).to(self.dtypes[number])

@@ -102,11 +102,11 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=3, num_heads=4,
         decoder_start_token_id=1)),
     "bart": ("BartConfig", "BartForConditionalGeneration", dict(
-        d_model=32, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+        d_model=32, init_std=0.06, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48,
         decoder_start_token_id=1, forced_eos_token_id=None)),
     "whisper": ("WhisperConfig", "WhisperForConditionalGeneration", dict(
-        d_model=32, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+        d_model=32, init_std=0.06, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=8,
         max_source_positions=30, max_target_positions=256, decoder_start_token_id=1)),
 }
