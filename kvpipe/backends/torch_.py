@@ -97,7 +97,7 @@ class TorchBackend(Backend):
         size = DTYPE_BYTES[view.dtype]
         whole = buffer.data[: buffer.num_bytes // size * size].view(self.dtype(view.dtype))
         strides = [stride // size for stride in view.strides]
-        # as_strided counts from the storage's start, and a buffer may be a slice of a caller's tensor.
+        # as_strided counts from the storage's start; a buffer may be a slice of a caller's tensor.
         start = whole.storage_offset() + view.offset // size
         return whole.as_strided(view.shape, strides, start)
 
