@@ -57,7 +57,7 @@ class AttentionConfig(Section):
 
 class CacheConfig(Section):
     block_size: Tokens | Literal["auto"]
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
     kv_cache_memory_bytes: Bytes | None
     cache_dtype: CacheDtype
     sliding_window: Tokens | None
@@ -95,11 +95,11 @@ class ParallelConfig(Section):
 
 class SchedulerConfig(Section):
     max_model_len: Tokens | Literal["auto"]
-    max_num_batched_tokens: Tokens
-    max_num_seqs: Count
+    max_num_batched_tokens: Tokens | Literal["auto"]
+    max_num_seqs: Count | Literal["auto"]
     max_encoder_tokens: Annotated[int, Field(ge=0, lt=2**31)] | Literal["auto"]
     num_speculative_tokens: Annotated[int, Field(ge=0, lt=2**16)]
-    max_concurrent_batches: Annotated[int, Field(ge=1, lt=2**10)]
+    max_concurrent_batches: Annotated[int, Field(ge=1, lt=2**10)] | Literal["auto"]
 
 
 class PlacementConfig(Section):

@@ -126,7 +126,7 @@ def _profiling(config: RunConfig, resolved: ResolvedRun) -> ProfilingRequest:
         served_dtype=resolved.served_dtype,
         device=resolved.device,
         parallel=resolved.parallel,
-        gpu_memory_utilization=config.cache.gpu_memory_utilization,
+        gpu_memory_utilization=resolved.gpu_memory_utilization,
         kv_cache_memory_bytes=config.cache.kv_cache_memory_bytes,
         max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
         max_num_seqs=resolved.max_num_seqs,

@@ -72,4 +72,5 @@ class ResolvedRun:
     limits: RequestLimits
     fit: bool
     max_num_seqs: int
+    gpu_memory_utilization: float
     notes: tuple[Note, ...] = ()

@@ -21,6 +21,7 @@ from kvpipe.models.base import ModelGeometry
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, SpecContext
 from kvpipe.stages.validation._device import resolve_backend, resolve_device
 from kvpipe.stages.validation._dtypes import ResolvedDtypes, resolve_dtypes
+from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
 from kvpipe.stages.validation._layers import (
     Layer,
     WhatIf,
@@ -74,9 +75,10 @@ class _Resolution:
             backend = self.attempt(lambda: resolve_backend(name, here))
         if model is None or device is None:
             raise ConfigError(self.problems)
-        lengths = self.attempt(lambda: self.lengths(model))
+        sizes = resolve_sizes(config, device, self.max_model_len(model))
+        lengths = self.attempt(lambda: self.lengths(model, sizes))
         dtypes = resolve_dtypes(config.plugins["model"].options.dtype, model, config.cache, device)
-        self.notes += [*map(_note, model.notes), *dtypes.notes]
+        self.notes += [*map(_note, model.notes), *dtypes.notes, *sizes.notes]
         length = lengths.max_model_len if lengths else model.context_length
         layers = self.attempt(lambda: self.layers(model, device, dtypes, what_if, length))
         ranks = self.attempt(lambda: to_ranks(model, layers or [], config.parallel))
@@ -94,7 +96,8 @@ class _Resolution:
             ranks=ranks,
             limits=lengths,
             fit=config.scheduler.max_model_len == "auto",
-            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_seqs=sizes.max_num_seqs,
+            gpu_memory_utilization=sizes.gpu_memory_utilization,
             notes=tuple(self.notes),
         )
 
@@ -126,10 +129,12 @@ class _Resolution:
                 )
             )
 
-    def lengths(self, model: ModelGeometry) -> RequestLimits:
-        scheduler = self.config.scheduler
-        asked = scheduler.max_model_len
-        length = model.context_length if asked == "auto" else asked
+    def max_model_len(self, model: ModelGeometry) -> int:
+        asked = self.config.scheduler.max_model_len
+        return model.context_length if asked == "auto" else asked
+
+    def lengths(self, model: ModelGeometry, sizes: StepSizes) -> RequestLimits:
+        scheduler, length = self.config.scheduler, self.max_model_len(model)
         if length > model.context_length:
             raise ConfigError(
                 Problem(
@@ -141,9 +146,9 @@ class _Resolution:
         encoder = scheduler.max_encoder_tokens
         return RequestLimits(
             max_model_len=length,
-            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            max_num_batched_tokens=sizes.max_num_batched_tokens,
             max_encoder_tokens=model.encoder_tokens if encoder == "auto" else encoder,
-            max_concurrent_batches=scheduler.max_concurrent_batches,
+            max_concurrent_batches=sizes.max_concurrent_batches,
             num_lookahead_tokens=scheduler.num_speculative_tokens,
             dcp=self.config.parallel.decode_context_parallel_size,
             mamba_cache_mode=self.config.cache.mamba_cache_mode,

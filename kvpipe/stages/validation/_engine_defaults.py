@@ -1,0 +1,70 @@
+"""scheduler and cache settings that are "auto" -> what the planned engine would choose here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvpipe.config import RunConfig
+from kvpipe.engines._defaults import EngineDefaults, defaults_of
+from kvpipe.engines._versions import NEWEST
+from kvpipe.stages.validation.base import Note, ResolvedDevice
+
+_NEWEST = ".".join(map(str, NEWEST))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSizes:
+    """What one step may hold, and the share of the device; notes name what was chosen."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_concurrent_batches: int
+    gpu_memory_utilization: float
+    notes: tuple[Note, ...]
+
+
+def resolve_sizes(config: RunConfig, device: ResolvedDevice, max_model_len: int) -> StepSizes:
+    """Set values as they are; "auto" as a server of the planned release takes it on this device
+    (kvpipe's own rules: as the newest release that was read)."""
+    scheduler = config.scheduler
+    version = config.plugins["engine"].make().version or _NEWEST
+    found = _defaults(config, version, device, max_model_len)
+    asked: dict[str, Any] = {
+        "scheduler.max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "scheduler.max_num_seqs": scheduler.max_num_seqs,
+        "scheduler.max_concurrent_batches": scheduler.max_concurrent_batches,
+        "cache.gpu_memory_utilization": config.cache.gpu_memory_utilization,
+    }
+    chosen = [key for key, value in asked.items() if value == "auto"]
+    values = {
+        _field(key): getattr(found, _field(key)) if key in chosen else value
+        for key, value in asked.items()
+    }
+    return StepSizes(**values, notes=tuple(_note(key, found, version, device) for key in chosen))
+
+
+def _field(key: str) -> str:
+    """Settings and defaults have the same names."""
+    return key.partition(".")[2]
+
+
+def _defaults(
+    config: RunConfig, version: str, device: ResolvedDevice, max_model_len: int
+) -> EngineDefaults:
+    parallel = config.parallel
+    return defaults_of(
+        version,
+        device_bytes=device.total_bytes,
+        device_name=device.name,
+        device_type=device.type,
+        world_size=parallel.tensor_parallel_size * parallel.pipeline_parallel_size,
+        pp=parallel.pipeline_parallel_size,
+        max_model_len=max_model_len,
+    )
+
+
+def _note(key: str, found: EngineDefaults, version: str, device: ResolvedDevice) -> Note:
+    value = getattr(found, _field(key))
+    shown = f"{value:,}" if isinstance(value, int) else f"{value}"
+    return Note(text=f"{key} is {shown}, vLLM {version}'s default on {device.name}", knob=key)

@@ -1,0 +1,100 @@
+"""What an engine would set itself, by release and device, and `auto` that asks for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvpipe.engines._defaults import DEFAULTS, GIB, defaults_of
+from kvpipe.engines._versions import parse_version
+from kvpipe.errors import ConfigError, DoesNotFit
+from kvpipe.pipeline import Prepared, execute
+from kvpipe.requests import prepared_request
+
+
+def prepared(*overrides: str) -> Prepared:
+    return prepared_request(["model=llama", *overrides]).prepared
+
+
+@pytest.mark.parametrize("minor", range(2, 36))
+def test_every_release_has_one_row_of_each_default(minor: int) -> None:
+    version = min(parse_version(f"0.{minor}.0"), (0, 33, 0))
+    for rule in {row.rule for row in DEFAULTS}:
+        assert sum(row.holds(version) for row in DEFAULTS if row.rule == rule) == 1, rule
+
+
+# version, GiB, device, usage -> (tokens, requests), read off the table of five releases
+CASES = [
+    ("0.12.0", 24, "rtx_3090", "server", (2048, 256)),
+    ("0.12.0", 24, "rtx_3090", "llm", (8192, 256)),
+    ("0.17.0", 79, "h100_80gb", "server", (8192, 1024)),
+    ("0.17.0", 79, "h100_80gb", "llm", (16384, 1024)),
+    ("0.17.0", 79, "a100_80gb", "server", (2048, 256)),
+    ("0.26.0", 191, "mi300x", "server", (8192, 1024)),
+    ("0.33.0", 191, "mi300x", "server", (16384, 1024)),
+    ("0.33.0", 121, "gb10", "server", (2048, 256)),
+    ("0.26.0", 121, "gb10", "server", (8192, 1024)),
+]
+
+
+@pytest.mark.parametrize(("version", "gib", "name", "usage", "expected"), CASES)
+def test_the_batch_budget_follows_device_and_release(
+    version: str, gib: int, name: str, usage: str, expected: tuple[int, int]
+) -> None:
+    found = defaults_of(version, device_bytes=gib * GIB, device_name=name, usage=usage)  # type: ignore[arg-type]
+    assert (found.max_num_batched_tokens, found.max_num_seqs) == expected
+
+
+def test_before_0_8_a_prompt_is_one_batch_until_chunking_turns_on() -> None:
+    budgets = [
+        defaults_of("0.6.4", device_bytes=24 * GIB, max_model_len=n).max_num_batched_tokens
+        for n in (1000, 20000, 29000, 35000, 45000)
+    ]
+    assert budgets == [2048, 20000, 29000, 2048, 2048]
+
+
+def test_auto_asks_the_planned_engine_and_says_what_it_chose() -> None:
+    resolved = prepared(
+        "device=mi300x", "engine=vllm", "engine.version=0.33.0", "scheduler=engine"
+    ).resolved
+    assert resolved.limits.max_num_batched_tokens == 16384
+    assert resolved.max_num_seqs == 1024
+    assert resolved.limits.max_concurrent_batches == 2
+    text = "scheduler.max_num_batched_tokens is 16,384, vLLM 0.33.0's default on mi300x"
+    assert text in [note.text for note in resolved.notes]
+
+
+@pytest.mark.parametrize(("version", "share"), [("0.17.0", 0.90), ("0.21.0", 0.92)])
+def test_an_automatic_share_of_the_device_is_the_releases(version: str, share: float) -> None:
+    asked = ["engine=vllm", f"engine.version={version}", "cache.gpu_memory_utilization=auto"]
+    assert prepared("device=h100_80gb", *asked).resolved.gpu_memory_utilization == share
+
+
+def test_a_set_value_is_not_overruled() -> None:
+    asked = ["scheduler=engine", "scheduler.max_num_batched_tokens=4096", "device=h100_80gb"]
+    assert prepared(*asked).resolved.limits.max_num_batched_tokens == 4096
+
+
+def test_twenty_and_35_thousand_tokens_start_where_29_thousand_is_refused() -> None:
+    """Llama-3.1-8B on a 24 GB card before 0.8: a prompt is one batch up to 32,768 tokens."""
+
+    def start(length: int) -> None:
+        execute(
+            prepared(
+                "device=rtx_3090",
+                "profiling=estimate",
+                "engine=vllm",
+                "engine.version=0.6.4",
+                "scheduler=engine",
+                f"scheduler.max_model_len={length}",
+            )
+        )
+
+    start(20000)
+    with pytest.raises(DoesNotFit, match="one request of 29,000 tokens"):
+        start(29000)
+    start(35000)
+
+
+def test_a_word_that_is_neither_a_number_nor_auto_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"scheduler\.max_num_seqs: expected .*'many'"):
+        prepared("scheduler.max_num_seqs=many")
