@@ -8,6 +8,7 @@ from typing import Any
 
 import golden_plans
 import pytest
+from golden_files import GOLDEN, golden_cases
 
 Golden = Callable[[str], list[dict[str, Any]]]
 # Cases in the copy that ships here; other folders (--golden-dir) may hold any number.
@@ -57,8 +58,6 @@ def test_every_spec_has_the_page_and_the_bound_that_vllm_gives_it(golden: Golden
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_copy_is_whole(name: str) -> None:
-    from conftest import GOLDEN, golden_cases
-
     assert len(golden_cases(str(GOLDEN), name)) == SHIPPED[name]
 
 
