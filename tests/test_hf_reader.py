@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -534,12 +535,19 @@ class Hub:
 
     def __init__(self, folder: Path, error: Exception | None = None) -> None:
         self.folder, self.error, self.asked = folder, error, list[tuple[str, str, str | None]]()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        port = self.listener.getsockname()[1]
+        self.constants = SimpleNamespace(ENDPOINT=f"http://127.0.0.1:{port}")
+        self.cached: str | None = None
 
     def hf_hub_download(self, repo: str, file: str, revision: str | None) -> str:
         if self.error:
             raise self.error
         self.asked.append((repo, file, revision))
         return str(self.folder / file)
+
+    def try_to_load_from_cache(self, repo: str, file: str, revision: str | None) -> str | None:
+        return self.cached
 
     def get_safetensors_metadata(self, repo: str, revision: str | None) -> Any:
         raise FileNotFoundError(repo)
@@ -576,6 +584,20 @@ def test_an_unreachable_repository_names_what_to_check(
     monkeypatch.setitem(sys.modules, "huggingface_hub", Hub(tmp_path, OSError("no route")))
     with pytest.raises(ConfigError, match="org/name, got OSError: no route; .*HF_ENDPOINT"):
         read_place(repo="org/name")
+
+
+def test_a_silent_hub_is_said_at_once_unless_the_library_kept_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvpipe.models._hub.getproxies", dict)
+    hub = Hub(tmp_path)
+    hub.listener.close()
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    with pytest.raises(ConfigError, match="got ConnectionRefusedError: .*HF_ENDPOINT"):
+        read_place(repo="org/name")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    hub.cached = str(tmp_path / "config.json")
+    assert kinds(read_place(repo="org/name")) == ["full", "full"]
 
 
 def test_without_huggingface_hub_a_repository_says_what_to_install(

@@ -65,12 +65,24 @@ def _fetch(repo: str, action: Callable[[], T]) -> T:
         ) from error
 
 
+def _download(hub: Any, repo: str) -> str:
+    """Path of the config.json: the Hub's, or the library's copy of it where the Hub is silent."""
+    name, revision = split_revision(repo)
+    try:
+        _answers(hub.constants.ENDPOINT)
+    except OSError:
+        copy = hub.try_to_load_from_cache(name, "config.json", revision=revision)
+        if not isinstance(copy, str):
+            raise
+        return copy
+    path: str = hub.hf_hub_download(name, "config.json", revision=revision)
+    return path
+
+
 def fetch_config_text(repo: str) -> str:
     """The text of config.json; ConfigError when the repository cannot be read."""
     hub = _library(repo)
-    name, revision = split_revision(repo)
-    _fetch(repo, lambda: _answers(hub.constants.ENDPOINT))
-    path = _fetch(repo, lambda: hub.hf_hub_download(name, "config.json", revision=revision))
+    path = _fetch(repo, lambda: _download(hub, repo))
     with open(path, encoding="utf-8") as file:
         return file.read()
 
