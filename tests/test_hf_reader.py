@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -530,14 +531,19 @@ def test_a_broken_header_is_refused(tmp_path: Path) -> None:
 
 
 # --- the Hub, with a stand-in for its library ---------------------------------------------
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """An address where something listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
 class Hub:
     """What kvpipe uses of huggingface_hub: one file, and the headers of safetensors files."""
 
-    def __init__(self, folder: Path, error: Exception | None = None) -> None:
+    def __init__(self, folder: Path, endpoint: str, error: Exception | None = None) -> None:
         self.folder, self.error, self.asked = folder, error, list[tuple[str, str, str | None]]()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        port = self.listener.getsockname()[1]
-        self.constants = SimpleNamespace(ENDPOINT=f"http://127.0.0.1:{port}")
+        self.constants = SimpleNamespace(ENDPOINT=endpoint)
         self.cached: str | None = None
 
     def hf_hub_download(self, repo: str, file: str, revision: str | None) -> str:
@@ -554,10 +560,10 @@ class Hub:
 
 
 def test_a_repository_is_asked_for_its_config_at_a_revision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    hub = Hub(tmp_path)
+    hub = Hub(tmp_path, endpoint)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     model = read_place(repo="org/name@v2")
     assert hub.asked == [("org/name", "config.json", "v2")]
@@ -565,7 +571,7 @@ def test_a_repository_is_asked_for_its_config_at_a_revision(
 
 
 def test_headers_of_a_repository_give_the_number_of_parameters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class WithHeaders(Hub):
         def get_safetensors_metadata(self, repo: str, revision: str | None) -> Any:
@@ -573,15 +579,17 @@ def test_headers_of_a_repository_give_the_number_of_parameters(
             return SimpleNamespace(files_metadata={"a": SimpleNamespace(tensors={"x": tensor})})
 
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", WithHeaders(tmp_path))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", WithHeaders(tmp_path, endpoint))
     model = read_place(repo="org/name")
     assert (model.parameter_count, model.rank_parameters) == (15, None)
 
 
 def test_an_unreachable_repository_names_what_to_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", Hub(tmp_path, OSError("no route")))
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub", Hub(tmp_path, endpoint, OSError("no route"))
+    )
     with pytest.raises(ConfigError, match="org/name, got OSError: no route; .*HF_ENDPOINT"):
         read_place(repo="org/name")
 
@@ -590,8 +598,9 @@ def test_a_silent_hub_is_said_at_once_unless_the_library_kept_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvpipe.models._hub.getproxies", dict)
-    hub = Hub(tmp_path)
-    hub.listener.close()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]  # nobody listens there any more
+    hub = Hub(tmp_path, f"http://127.0.0.1:{port}")
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     with pytest.raises(ConfigError, match="got ConnectionRefusedError: .*HF_ENDPOINT"):
         read_place(repo="org/name")
