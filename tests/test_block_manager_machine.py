@@ -70,12 +70,32 @@ class Blocks(RuleBasedStateMachine):
         encoder=st.integers(0, 7),
     )
     def add(self, stem: list[int], length: int, identity: Any, encoder: int) -> None:
+        self.begin(stem, length, identity, encoder)
+
+    @precondition(lambda self: len(self.model.tenants) < 6)
+    @rule(stem=st.sampled_from(STEMS), length=st.integers(6, 40), keep=st.booleans())
+    def serve(self, stem: list[int], length: int, keep: bool) -> None:
+        """A whole prompt, as far as it fits; then, perhaps, its end: hits and evictions."""
+        name = self.begin(stem, length, PrefixIdentity(), 0)
+        tenant = self.model.tenants[name]
+        while left := length - tenant.stored:
+            stored, new = tenant.stored, min(12, left)
+            self.grants(lambda n=new: self.model.manager.allocate(name, n), [(name, new)])
+            if tenant.stored == stored:
+                break
+            self.model.check()
+        if not keep:
+            self.model.manager.free(name)
+            del self.model.tenants[name]
+
+    def begin(self, stem: list[int], length: int, identity: Any, encoder: int) -> int:
         model, name = self.model, next(self.names)
         encoder = min(encoder, model.setting.max_encoder_tokens)
         tokens = stem[:length]
         cached = model.manager.add_request(name, tokens, identity=identity, encoder_tokens=encoder)
         assert 0 <= cached < length
         model.tenants[name] = Tenant(list(tokens), cached, identity, (f"input {name}", encoder))
+        return name
 
     @precondition(lambda self: self.model.tenants)
     @rule(draw=st.data(), new=st.integers(1, 9), lookahead=st.integers(0, 3))
