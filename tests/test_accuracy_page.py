@@ -1,0 +1,54 @@
+"""docs/accuracy.md is what its script makes, and says what the tests prove."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from accuracy_records import PEAKS, peak_of, weights_gib
+from engine_records import cases
+
+from kvpipe.stages.profiling._estimates import WIDEST
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+
+def test_the_accuracy_page_is_current() -> None:
+    import accuracy
+
+    assert accuracy.PAGE.read_text(encoding="utf-8") == accuracy.page()
+
+
+def test_the_page_says_how_many_printed_peaks_lie_inside() -> None:
+    inside = sum(peak.inside for peak in PEAKS.values())
+    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    assert f"Activation peak: {inside} of {len(PEAKS)} printed values lie inside" in text
+    assert len(PEAKS) == sum(case["activation_gib"] is not None for case in cases().values())
+
+
+@pytest.mark.parametrize("name", [name for name, peak in PEAKS.items() if peak.shape])
+def test_no_published_range_is_wider_than_three(name: str) -> None:
+    estimate = peak_of(name)
+    assert estimate.high <= WIDEST * estimate.low
+
+
+@pytest.mark.parametrize("name", ["L15", "L16", "L01"])
+def test_weights_are_counted_to_the_printed_digit(name: str) -> None:
+    assert weights_gib(name) == pytest.approx(cases()[name]["weights_gib"], abs=0.035)
+
+
+def test_the_changelog_counts_the_same_outcomes() -> None:
+    import accuracy
+
+    text = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    counts = accuracy.outcome_counts()
+    for outcome, words in (
+        ("reproduced", "{} are reproduced"),
+        ("ambiguous", "{} ambiguous"),
+        ("ranks", "{} are lines of different ranks"),
+        ("unexplained", "{} are unexplained"),
+        ("nothing to check", "{} give nothing to check"),
+    ):
+        assert words.format(counts[outcome]) in text
