@@ -107,7 +107,7 @@ def compose_request(overrides: Sequence[str], config_name: str = CONFIG_NAME) ->
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """The run's own values, interpolations resolved, Hydra's left out."""
-    values: Any = OmegaConf.masked_copy(config, [k for k in config if k != "hydra"])
+    values: Any = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
     OmegaConf.set_readonly(values, True)
     container: Any = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
     return dict(container)

@@ -26,7 +26,7 @@ def new_folder(wanted: Path) -> Path:
 
 def save_config(config: DictConfig, overrides: Sequence[str], folder: Path) -> None:
     """What was composed, so that `kvpipe -cp FOLDER/.hydra` runs it again: as Hydra lays it out."""
-    own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     write_atomic(folder / ".hydra" / "config.yaml", OmegaConf.to_yaml(own, resolve=True))
     write_atomic(
         folder / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides)))

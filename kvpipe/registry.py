@@ -8,15 +8,19 @@ group that the registry names. Nothing is imported before `get`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
+
+
+def _built_in(module: str) -> Any:
+    return import_module(module).PLUGIN
 
 
 class Registry(Generic[T]):
@@ -36,8 +40,7 @@ class Registry(Generic[T]):
         folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
         for path in sorted(folder.glob("*.py")):
             if path.stem != "base" and not path.stem.startswith("_"):
-                module = f"{self.package}.{path.stem}"
-                found[path.stem.rstrip("_")] = lambda m=module: import_module(m).PLUGIN
+                found[path.stem.rstrip("_")] = partial(_built_in, f"{self.package}.{path.stem}")
         for point in entry_points(group=self.group):
             if point.name in found:
                 raise ConfigError(

@@ -56,8 +56,8 @@ def check_jobs(args: Namespace) -> tuple[Path, list[list[str]]]:
         swept = list(dict.fromkeys(o for job in jobs for o in job if o not in single))
         problems: list[Problem] = []
         config = None
-        for choice in swept or [None]:
-            overrides = [*single, choice] if choice else single
+        for choice in [[one] for one in swept] or [[]]:
+            overrides = [*single, *choice]
             composed = compose_request(overrides, args.config_name or CONFIG_NAME)
             problems += [*composed.problems, *_unknown_keys(composed.raw)]
             config = config or composed.config
@@ -167,6 +167,8 @@ def _row(folder: Path, number: int, overrides: Sequence[str]) -> dict[str, Any]:
     shown = " ".join(o for o in overrides if not o.startswith("hydra"))
     row: dict[str, Any] = {"job": number, "overrides": shown}
     try:
-        return row | json.loads((folder / str(number) / "result.json").read_text(encoding="utf-8"))
+        left = (folder / str(number) / "result.json").read_text(encoding="utf-8")
+        row.update(json.loads(left))
+        return row
     except (OSError, ValueError):
         return row | {"status": "lost", "exit_code": 3, "error": "the job left no result"}

@@ -110,7 +110,7 @@ def _elsewhere(name: str, device: ResolvedDevice) -> tuple[str, str]:
 
 
 def _first_that_works(device: ResolvedDevice) -> tuple[str, str]:
-    missing = []
+    missing: list[str] = []
     for candidate in _CANDIDATES[device.type]:
         problems = REGISTRIES["backend"].get(candidate).problems()
         if not problems:
