@@ -26,7 +26,7 @@ class Reference:
     output: Any
 
 
-@lru_cache(maxsize=2)  # variants of one family run side by side; models are then dropped
+@lru_cache(maxsize=None)
 def reference(family: str, attention: str | None = None) -> Reference:
     """What transformers' own cache gives."""
     model = build(family, attention=attention)
