@@ -97,33 +97,41 @@ FULL_CASES = [Case(*row) for row in product(*FACTORS[:4], ("qkv_slice",), (0,))]
 
 def views_of(case: Case) -> list[ArrayView]:
     """K and V of the last layer, or the one latent array of MLA. Strides are torch's own, of a
-    contiguous tensor with the axes in that order; every innermost row is `padding` bytes longer."""
-    stored = case.dtypes[0]
-    size = DTYPE_BYTES[stored]
-    row = case.width * size + case.padding * size
-    axes = ORDERS[case.order]
-    sizes = {"L": LAYERS, "B": BLOCKS, "K": 2, "N": case.block_size, "H": HEADS}
-    if case.order == "mla":
-        sizes["H"] = 1
-    whole = torch.empty([sizes[axis] for axis in axes] + [row], dtype=torch.uint8, device="meta")
-    stride = dict(zip(axes, whole.stride(), strict=False))
-    views = []
+    contiguous tensor with the axes in that order; every innermost row is `padding` bytes longer.
+    Where K lies outside everything, V has rows of its own width and so strides of its own."""
+    size = DTYPE_BYTES[case.dtypes[0]]
+    axes, views, start = ORDERS[case.order], [], 0
+    apart = axes.startswith("K")
     for index, name in enumerate("k" if case.order == "mla" else "kv"):
         width = V_WIDTH.get(case.width, case.width) if name == "v" else case.width
-        offset = stride.get("L", 0) * (LAYERS - 1) + stride.get("K", 0) * index
+        row = ((width if apart else case.width) + case.padding) * size
+        stride, num_bytes = _strides(axes.lstrip("K") if apart else axes, case, row)
         views.append(
             ArrayView(
                 layer=f"{case}",
                 array=name,
                 buffer=0,
-                dtype=stored,
+                dtype=case.dtypes[0],
                 per_token=True,
-                offset=offset,
-                shape=(BLOCKS, case.block_size, sizes["H"], width),
+                offset=start + stride.get("L", 0) * (LAYERS - 1) + stride.get("K", 0) * index,
+                shape=(BLOCKS, case.block_size, _heads(case), width),
                 strides=(stride["B"], stride["N"], stride["H"], size),
             )
         )
+        start += num_bytes if apart else 0
     return views
+
+
+def _heads(case: Case) -> int:
+    return 1 if case.order == "mla" else HEADS
+
+
+def _strides(axes: str, case: Case, row: int) -> tuple[dict[str, int], int]:
+    """Bytes from one index to the next along each axis, and of the whole."""
+    sizes = {"L": LAYERS, "B": BLOCKS, "K": 2, "N": case.block_size, "H": _heads(case)}
+    shape = [sizes[axis] for axis in axes] + [row]
+    whole = torch.empty(shape, dtype=torch.uint8, device="meta")
+    return dict(zip(axes, whole.stride(), strict=False)), prod(shape)
 
 
 def buffer_bytes(views: Iterable[ArrayView]) -> int:

@@ -132,6 +132,7 @@ def test_options_reach_the_backend(tmp_path, monkeypatch):
         HostBackend.Options(name="host", build="quick")
 
 
+@pytest.mark.full
 def test_two_threads_write_what_one_writes(tmp_path):
     import torch
     from kernel_cases import Case, buffer_bytes, canary_buffer, views_of
