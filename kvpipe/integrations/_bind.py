@@ -1,4 +1,4 @@
-"""bind(model, plan): the model's layers meet the plan's, memory is allocated, a cache comes back."""
+"""bind(model, plan): the model's layers meet the plan's, memory is allocated, a cache made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvpipe.backends.base import Backend
 from kvpipe.blocks import BlockManager
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.integrations._can_direct import direct_problem
-from kvpipe.integrations._match import LayerMatch, match_layers
+from kvpipe.integrations._match import LayerMatch, PlannedCache, match_layers
 from kvpipe.integrations._needs import LayerNeeds, model_needs
 from kvpipe.integrations._specs import cache_layers
 from kvpipe.integrations._versions import require_transformers
@@ -23,9 +23,7 @@ from kvpipe.stages.grouping.base import Plan
 MODES = ("gather", "direct", "auto")
 
 
-def layers_of(
-    model: Any, block_size: int = 16, cache_dtype: str | None = None
-) -> list[CacheLayer]:
+def layers_of(model: Any, block_size: int = 16, cache_dtype: str | None = None) -> list[CacheLayer]:
     """What `model` (a transformers model, or its config) caches, as layers to plan.
 
     block_size: tokens. cache_dtype: storage of K and V, a key of DTYPE_BYTES (None: as the model's
@@ -73,36 +71,42 @@ def bind(
     require_transformers()
     if mode not in MODES:
         raise ConfigError(Problem("mode", f"one of {', '.join(MODES)}", f"'{mode}'"))
-    needs, reason = model_needs(model), ""
-    if mode != "gather":
-        reason = direct_problem(model, needs)
-        if reason and mode == "direct":
-            raise ConfigError(
-                Problem("mode", "a model whose attention can read pages", reason, "mode=gather")
-            )
+    needs, planned = model_needs(model), PlannedCache.of(plan, rank)
+    match_layers(needs, planned)  # before anything is allocated
+    mode, reason = choose_mode(model, needs, mode)
     return bind_needs(
         model,
         needs,
-        plan,
-        mode="gather" if mode == "gather" or reason else "direct",
+        planned,
+        mode=mode,
         reason=reason,
-        buffers=buffers or allocate(plan, rank, backend or _backend_of(model)),
-        rank=rank,
+        buffers=buffers or allocate(planned, backend or backend_of(model)),
         prefix_caching=prefix_caching,
         max_num_seqs=max_num_seqs,
         shuffle=shuffle,
     )
 
 
+def choose_mode(model: Any, needs: Sequence[LayerNeeds], asked: str) -> tuple[str, str]:
+    """(gather or direct, why not direct); ConfigError where direct is asked for and cannot be."""
+    if asked == "gather":
+        return asked, ""
+    reason = direct_problem(model, needs)
+    if reason and asked == "direct":
+        raise ConfigError(
+            Problem("mode", "a model whose attention can read pages", reason, "mode=gather")
+        )
+    return ("gather" if reason else "direct"), reason
+
+
 def bind_needs(
     model: Any,
     needs: Sequence[LayerNeeds],
-    plan: Plan,
+    planned: PlannedCache,
     *,
     mode: str,
     reason: str = "",
     buffers: KVBuffers | None = None,
-    rank: int = 0,
     prefix_caching: bool = False,
     max_num_seqs: int = 256,
     shuffle: int | None = None,
@@ -117,10 +121,14 @@ def bind_needs(
     from kvpipe.integrations._direct import ACTIVE
     from kvpipe.integrations._store import PagedStore
 
-    matches = match_layers(needs, plan, rank)
-    buffers = buffers or allocate(plan, rank, _backend_of(model))
-    manager = BlockManager.from_plan(
-        plan, rank, max_num_requests=max_num_seqs, prefix_caching=prefix_caching
+    matches = match_layers(needs, planned)
+    buffers = buffers or allocate(planned, backend_of(model))
+    manager = BlockManager(
+        planned.config,
+        planned.limits,
+        max_num_requests=max_num_seqs,
+        prefix_caching=prefix_caching,
+        shared_layers=planned.shared_layers,
     )
     _refuse_lost_prefixes(manager, prefix_caching)
     if shuffle is not None:
@@ -157,15 +165,15 @@ def _use_direct(model: Any) -> Callable[[], object]:
     return lambda: model.set_attn_implementation(before)
 
 
-def allocate(plan: Plan, rank: int, backend: Backend, init: str = "zero") -> KVBuffers:
-    """Addresses and memory of one rank, as the pipeline's own allocation stage makes them."""
-    config = plan.ranks[rank].config
-    where = address_map(config, plan.shared_layers)
-    options = Buffers.Options.model_validate({"name": "buffers", "init": init})
-    return Buffers(options).run(AllocationRequest(config=config, addresses=where), backend)
+def allocate(planned: PlannedCache, backend: Backend) -> KVBuffers:
+    """Addresses and memory, as the pipeline's own allocation stage makes them."""
+    where = address_map(planned.config, planned.shared_layers)
+    options = Buffers.Options(name="buffers", init="zero")
+    request = AllocationRequest(config=planned.config, addresses=where)
+    return Buffers(options).run(request, backend)
 
 
-def _backend_of(model: Any) -> Backend:
+def backend_of(model: Any) -> Backend:
     from kvpipe.backends.torch_ import TorchBackend
 
     return TorchBackend(TorchBackend.Options(name="torch", device=str(model.device)))

@@ -129,7 +129,7 @@ class PagedEncoderDecoderCache(EncoderDecoderCache):  # type: ignore[misc]
 
 
 def row_starts(attention_mask: Any | None, num_rows: int, num_columns: int) -> Any:
-    """[B] first column of each row that is a token. ConfigError where padding is not on the left."""
+    """[B] first column of each row that is a token; ConfigError for padding not on the left."""
     if attention_mask is None:
         return np.zeros(num_rows, np.int64)
     mask = attention_mask.cpu().numpy()[:, :num_columns].astype(bool)

@@ -45,12 +45,13 @@ def _outputs(model: Any, needs: Sequence[LayerNeeds], mode: str) -> tuple[list[A
     import torch
 
     from kvpipe.integrations._bind import bind_needs
-    from kvpipe.integrations._match import layer_index
+    from kvpipe.integrations._match import PlannedCache, layer_index
 
     layers = cache_layers(needs, BLOCK_SIZE)
     limits = RequestLimits(max_model_len=16, max_num_batched_tokens=16, max_encoder_tokens=4)
     memory = 64 * sum(layer.spec.page_size_bytes for layer in layers)
-    cache = bind_needs(model, needs, plan(layers, limits, memory, compared=()), mode=mode)
+    planned = PlannedCache.of(plan(layers, limits, memory, compared=()))
+    cache = bind_needs(model, needs, planned, mode=mode)
     decoder = model.get_decoder()
     width = max(PROMPTS)
     ids = torch.arange(2 * (width + 1), device=model.device).reshape(2, -1) % 7 + 1

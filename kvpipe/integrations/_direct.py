@@ -1,7 +1,7 @@
 """Mode `direct`: an attention function that reads pages through block tables, row by row.
 
-Nothing is gathered for the batch: a row whose blocks lie side by side is read where it is. Registered
-with transformers as an attention implementation, so that the model itself is not changed.
+Nothing is gathered for the batch: a row whose blocks lie side by side is read where it is. It is
+registered with transformers as an attention implementation; the model itself is not changed.
 B rows, Q query heads, H KV heads, T tokens of the step, n tokens a row reads, D head size.
 """
 
@@ -45,10 +45,11 @@ def paged_attention(
     extras = _Extras(scaling or query.shape[-1] ** -0.5, softcap, s_aux)
     if layer is None:
         if softcap is None and s_aux is None:
-            return sdpa_attention_forward(
+            plain: tuple[Any, None] = sdpa_attention_forward(
                 module, query, key, value, attention_mask, scaling=scaling,
                 position_bias=position_bias, **kwargs,
             )  # fmt: skip
+            return plain
         mask = _causal(query, key.shape[2]) if attention_mask is None else attention_mask
         return _attend(query, key, value, mask, position_bias, extras).transpose(1, 2), None
     layer.store.last_updated = None
@@ -104,7 +105,9 @@ def _row(
 
 
 def _value_size(module: Any, layer: Any) -> int:
-    return int(module.v_head_dim) if layer.arrays.is_latent else int(layer.arrays.views[1].shape[-1])
+    return (
+        int(module.v_head_dim) if layer.arrays.is_latent else int(layer.arrays.views[1].shape[-1])
+    )
 
 
 def _causal(query: Any, num_keys: int, window: int | None = None) -> Any:
@@ -146,12 +149,12 @@ def _weights(scores: Any, mask: Any, bias: Any, extras: _Extras) -> Any:
     if extras.sinks is None:
         return scores.softmax(-1, dtype=torch.float32)
     sinks = extras.sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-    return torch.cat([scores, sinks.to(scores.dtype)], -1).softmax(-1, dtype=torch.float32)[..., :-1]
+    return torch.cat([scores, sinks.to(scores.dtype)], -1).softmax(-1, dtype=torch.float32)[
+        ..., :-1
+    ]
 
 
-def _attend_latent(
-    module: Any, q: Any, latent: Any, rope: Any, mask: Any, extras: _Extras
-) -> Any:
+def _attend_latent(module: Any, q: Any, latent: Any, rope: Any, mask: Any, extras: _Extras) -> Any:
     """MLA with absorbed weights: scores against the latents themselves, which are never expanded.
 
     q [1, Q, T, nope + rope]; latent [1, 1, n, r]; rope [1, 1, n, d_rope]. K of head h is

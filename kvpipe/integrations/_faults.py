@@ -52,13 +52,14 @@ def _lost(cache: Any) -> str:
     store = cache.store
     if not _attention_layers(cache):
         return "no keys and values to write"
-    slots_of, row_end = store.slots, lambda: store.step.num_columns - int(store.step.pads[0]) - 1
+    slots_of = store.slots
 
     def losing(group: int) -> Any:
-        slots = slots_of(group)
-        if store.seen == 0 and row_end() >= 0:
+        slots, step = slots_of(group), store.step
+        last = step.num_columns - int(step.pads[0]) - 1
+        if store.seen == 0 and last >= 0:
             slots = slots.clone()
-            slots[row_end()] = -1
+            slots[last] = -1
         return slots
 
     store.slots = losing
@@ -90,6 +91,7 @@ def _window(cache: Any) -> str:
     for layer in windowed:
         layer.read = _forgetful(layer, layer.read)
     spans = cache.store.span
+
     def shorter(layer: Any, row: int) -> Any:
         span = spans(layer, row)
         if layer.window is None or span.column + span.first == 0:

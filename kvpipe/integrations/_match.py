@@ -12,9 +12,23 @@ from dataclasses import dataclass
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.integrations._needs import KVNeed, LayerNeeds
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.stages.grouping.base import Plan
+from kvpipe.stages.grouping.base import KVCacheConfig, Plan
 
 ROLES = ("attention", "cross", "state")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCache:
+    """The part of a plan that one rank binds to. shared_layers: (layer, target) pairs."""
+
+    config: KVCacheConfig
+    limits: RequestLimits
+    shared_layers: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan, rank: int = 0) -> PlannedCache:
+        config = plan.ranks[rank].config
+        return cls(config=config, limits=plan.limits, shared_layers=plan.shared_layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +41,11 @@ class LayerMatch:
     state: str | None = None
 
 
-def match_layers(needs: Sequence[LayerNeeds], plan: Plan, rank: int = 0) -> list[LayerMatch]:
+def match_layers(needs: Sequence[LayerNeeds], cache: PlannedCache) -> list[LayerMatch]:
     """One a model layer; ConfigError with every layer that has no fitting cache."""
-    planned = planned_specs(plan, rank)
-    problems = list(disagreements(needs, planned, plan.limits))
-    if problems:
+    if problems := list(disagreements(needs, cache)):
         raise ConfigError(problems)
+    planned = planned_specs(cache)
     return [
         LayerMatch(
             needs=need,
@@ -44,13 +57,13 @@ def match_layers(needs: Sequence[LayerNeeds], plan: Plan, rank: int = 0) -> list
     ]
 
 
-def planned_specs(plan: Plan, rank: int = 0) -> dict[tuple[int, str], tuple[str, KVCacheSpec]]:
+def planned_specs(cache: PlannedCache) -> dict[tuple[int, str], tuple[str, KVCacheSpec]]:
     """(layer index, role) -> the plan's cache: its name and spec."""
     found = {}
-    for group in plan.ranks[rank].config.groups:
+    for group in cache.config.groups:
         for name in group.layer_names:
             spec = group.layer_spec(name)
-            found[layer_index(name), role_of(spec, plan.limits)] = (name, spec)
+            found[layer_index(name), role_of(spec, cache.limits)] = (name, spec)
     return found
 
 
@@ -66,19 +79,14 @@ def role_of(spec: KVCacheSpec, limits: RequestLimits) -> str:
     return "attention" if len(spec.written(1, 1, limits)) else "cross"
 
 
-def _name(
-    planned: dict[tuple[int, str], tuple[str, KVCacheSpec]], index: int, role: str
-) -> str:
+def _name(planned: dict[tuple[int, str], tuple[str, KVCacheSpec]], index: int, role: str) -> str:
     return planned[index, role][0]
 
 
 # --- disagreements -----------------------------------------------------------------------------
-def disagreements(
-    needs: Sequence[LayerNeeds],
-    planned: dict[tuple[int, str], tuple[str, KVCacheSpec]],
-    limits: RequestLimits,
-) -> Iterator[Problem]:
+def disagreements(needs: Sequence[LayerNeeds], cache: PlannedCache) -> Iterator[Problem]:
     """What the model keeps and the plan does not hold, layer by layer."""
+    planned = planned_specs(cache)
     for need in needs:
         wanted = {"attention": need.attention, "cross": need.cross, "state": need.states or None}
         for role, what in wanted.items():
@@ -92,7 +100,7 @@ def disagreements(
             if difference := arrays_differ(need, role, spec):
                 model_has, plan_has = difference
                 yield Problem(f"{key} {name}", model_has, plan_has, "plan layers_of(model)")
-            elif role == "attention" and (short := too_short(need.attention, spec, limits)):
+            elif role == "attention" and (short := too_short(need.attention, spec, cache.limits)):
                 yield Problem(f"{key} {name}", *short, "plan layers_of(model)")
 
 

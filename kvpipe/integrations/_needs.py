@@ -213,5 +213,3 @@ def _with_sharing(needs: list[LayerNeeds], config: Any) -> tuple[LayerNeeds, ...
         else need
         for need in needs
     )
-
-

@@ -90,9 +90,7 @@ class PagedStore:
             request = self._new_request()
             prompt = prompts[row] if prompts is not None else None
             encoder = len(self.encoder_columns[row]) if self.encoder_columns else None
-            cached.append(
-                self.manager.add_request(request, prompt, encoder_tokens=encoder)
-            )
+            cached.append(self.manager.add_request(request, prompt, encoder_tokens=encoder))
             self.rows.append(request)
             self.told.append(len(prompt) if prompt is not None else 0)
         return cached
@@ -186,16 +184,20 @@ class PagedStore:
                     continue
                 for view in layer.views:
                     split = self._split(view, group)
-                    kernel = [(s * split + j, d * split + j) for s, d in pairs for j in range(split)]
+                    kernel = [
+                        (s * split + j, d * split + j) for s, d in pairs for j in range(split)
+                    ]
                     self.backend.copy_blocks(self.buffers.buffers, [view], kernel)
 
     def _split(self, view: ArrayView, group: int) -> int:
         """Kernel blocks of one manager block."""
-        return self.manager.config.groups[group].spec.block_size // view.shape[1] if (
-            view.per_token
-        ) else 1
+        return (
+            self.manager.config.groups[group].spec.block_size // view.shape[1]
+            if (view.per_token)
+            else 1
+        )
 
-    # --- addresses ---------------------------------------------------------------------------------
+    # --- addresses -------------------------------------------------------------------------------
     def current(self) -> Step:
         if self.step is None:
             raise ConfigError(
@@ -244,7 +246,8 @@ class PagedStore:
         """Blocks of a row that hold its tokens [first, stop)."""
         size = self.manager.config.groups[group].spec.block_size
         ids = self.manager.block_table(group, [self.rows[row]])[0]
-        return ids[first // size : (stop - 1) // size + 1].astype(np.int64)
+        blocks: Ints = ids[first // size : (stop - 1) // size + 1].astype(np.int64)
+        return blocks
 
     def encoder_table(self, group: int) -> GatherTable:
         """Where the encoder's tokens of every row lie."""
@@ -269,7 +272,7 @@ class PagedStore:
         """[B] block of each row's running state; -1 before the row's first token."""
         return [int(ids[0]) for ids in self.manager.block_table(group, self.rows)]
 
-    # --- accounts ----------------------------------------------------------------------------------
+    # --- accounts --------------------------------------------------------------------------------
     def blocks_held(self) -> int:
         """Blocks that this batch holds; one that several rows share counts once."""
         pool = self.manager.pool

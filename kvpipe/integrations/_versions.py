@@ -41,6 +41,8 @@ def cache_keyword(module: Any) -> str:
 
 def generate_keyword() -> str:
     """The name under which `generate` takes a cache."""
-    return "cache" if tuple(map(int, version("transformers").split(".")[:2])) >= (5, 24) else (
-        "past_key_values"
+    return (
+        "cache"
+        if tuple(map(int, version("transformers").split(".")[:2])) >= (5, 24)
+        else ("past_key_values")
     )

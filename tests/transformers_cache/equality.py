@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from tiny_models import ENCODER_DECODERS, build, inputs_of
@@ -26,7 +26,7 @@ class Reference:
     output: Any
 
 
-@lru_cache(maxsize=None)
+@cache
 def reference(family: str, attention: str | None = None) -> Reference:
     """What transformers' own cache gives."""
     model = build(family, attention=attention)

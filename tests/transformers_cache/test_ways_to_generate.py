@@ -102,9 +102,7 @@ def test_continuing_from_a_prefix_hit(family: str) -> None:
     prefix = torch.randint(3, VOCAB, (1, 40), generator=generator)
     first, second = (
         {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        for ids in (
-            torch.cat([prefix, torch.full((1, 5), token)], dim=1) for token in (7, 11)
-        )
+        for ids in (torch.cat([prefix, torch.full((1, 5), token)], dim=1) for token in (7, 11))
     )
     cache = bind(case.model, planned(case.model, family), prefix_caching=True, shuffle=1)
     try:
@@ -153,7 +151,9 @@ def test_a_second_call_continues_the_conversation() -> None:
     more = torch.cat([ids, torch.full((3, 4), 8)], dim=1)
     longer = {
         "input_ids": more,
-        "attention_mask": torch.nn.functional.pad(mask, (0, more.shape[1] - mask.shape[1]), value=1),
+        "attention_mask": torch.nn.functional.pad(
+            mask, (0, more.shape[1] - mask.shape[1]), value=1
+        ),
     }
     cache = bind(case.model, planned(case.model, "gemma3"))
     try:
@@ -197,7 +197,9 @@ def teacher_forced(model: Any, text: dict[str, Any], cache: Any = None, prompt: 
     if cache is None:
         columns = [slice(0, ids.shape[1])]
     with torch.no_grad():
-        steps = [model(ids[:, c], attention_mask=mask[:, : c.stop], **given).logits for c in columns]
+        steps = [
+            model(ids[:, c], attention_mask=mask[:, : c.stop], **given).logits for c in columns
+        ]
     return torch.cat(steps, dim=1)
 
 
