@@ -14,7 +14,8 @@ raises BlockError, every shortage OutOfBlocks, and both leave everything as it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import gcd
@@ -23,16 +24,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvpipe.blocks.decode import UNTIL
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
 from kvpipe.blocks.hashing import PrefixChain, PrefixIdentity, token_bytes
 from kvpipe.blocks.pool import BlockPool, Ids
 from kvpipe.blocks.request import BlockCopy, LiveRequest, PrefixStats, SwappedRequest
 from kvpipe.blocks.step import GroupSlots, Slots
-from kvpipe.blocks.table import Change, GroupTable
+from kvpipe.blocks.table import Change, GroupTable, SteadyStep
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.base import KVCacheConfig, Plan
 
 Tokens = Sequence[int] | npt.NDArray[np.integer]
+_DISCARD: deque[int] = deque(maxlen=0)  # the tokens of requests whose prefixes are not cached
 _AT_ONCE = 0  # a decode run that ends before it begins: the next step is looked at anew
 
 
@@ -74,9 +77,12 @@ class BlockManager:
         self._row_of: dict[Hashable, int] = {}
         self._swapped: dict[Hashable, SwappedRequest] = {}
         self._at_row: list[LiveRequest | None] = [None] * max_num_requests
+        self._pending: list[MutableSequence[int]] = [_DISCARD] * max_num_requests
         self._free_rows = list(range(max_num_requests - 1, -1, -1))
         self._num_tokens = np.zeros(max_num_requests, np.int64)
         self._run_until = np.zeros(max_num_requests, np.int64)
+        self._steady = np.zeros(max_num_requests, np.bool_)
+        self._last_batch: tuple[list[Hashable], Ids] = ([], np.empty(0, np.intp))
         self._queried = self._hit = 0
 
     @classmethod
@@ -145,7 +151,7 @@ class BlockManager:
             written = table.spec.written(computed, num_new_tokens, live.limits)
             slots.extend(table.slots(live.row, written), decode=False)
         self._num_tokens[live.row] = computed + num_new_tokens
-        self._run_until[live.row] = _AT_ONCE
+        self._look_anew(live.row)
         if live.chain is not None:
             live.pending.extend(np.asarray(token_ids).tolist())
             self._complete(live, computed, num_new_tokens)
@@ -161,17 +167,10 @@ class BlockManager:
         if token_ids is not None and len(token_ids) != len(rows):
             raise BlockError(f"{len(rows)} requests but {len(token_ids)} token ids")
         computed = self._num_tokens[rows]
-        due = (computed >= self._run_until[rows]).nonzero()[0].tolist()
+        due = (computed >= self._run_until[rows]).nonzero()[0]
         if self.prefix_caching:
             self._check_known(rows, token_ids)
-        copies: tuple[BlockCopy, ...] = ()
-        if due:
-            moves = [(self._seated(rows[i]), int(computed[i]), 1, 0) for i in due]
-            for live, stored, _, _ in moves:
-                self._check_decodes(live, stored)
-            copies = self._grant(moves)
-            for live, _, _, _ in moves:
-                self._start_run(live)
+        copies = self._grant_due(rows[due], computed[due]) if len(due) else ()
         self._num_tokens[rows] = computed + 1
         for table, slots in zip(self.tables, self._slots, strict=True):
             now = table.next_slot[rows]
@@ -197,7 +196,7 @@ class BlockManager:
             self.pool.share(blocks)
             table.put(twin.row, indices, blocks)
             table.held[twin.row] = held
-        self._run_until[[source.row, twin.row]] = _AT_ONCE
+        self._look_anew(source.row)
 
     def free(self, request: Hashable) -> None:
         """The request is finished: its blocks go back, each chain's tail to be evicted first."""
@@ -297,6 +296,57 @@ class BlockManager:
         return PrefixStats(queried_tokens=self._queried, hit_tokens=self._hit)
 
     # --- granting ----------------------------------------------------------------------------
+    def _grant_due(self, rows: Ids, computed: npt.NDArray[np.int64]) -> tuple[BlockCopy, ...]:
+        """One decode token for rows at which something changes."""
+        if self._steady[rows].all() and self._grant_steady(rows, computed):
+            return ()
+        moves = [
+            (self._seated(row), stored, 1, 0)
+            for row, stored in zip(rows.tolist(), computed.tolist(), strict=True)
+        ]
+        for live, stored, _, _ in moves:
+            self._check_decodes(live, stored)
+        copies = self._grant(moves)
+        for live, _, _, _ in moves:
+            self._start_run(live)
+        return copies
+
+    def _grant_steady(self, rows: Ids, computed: npt.NDArray[np.int64]) -> bool:
+        """The same, all at once, for rows that only decode; False: nothing done, go one by one."""
+        stored = computed.tolist()
+        if max(stored) >= self.limits.max_model_len:
+            return False
+        steps = [
+            SteadyStep(table, rows, *table.decode_plan(self.limits).at(stored))
+            for table in self.tables
+        ]
+        sizes = [step.num_new for step in steps]
+        if sum(sizes) > self.pool.num_free or not all(step.is_simple for step in steps):
+            return False
+        for step in steps:
+            blocks = step.dropped()
+            if len(blocks):
+                self._free_each(blocks)
+        fresh, used = self.pool.allocate(sum(sizes)), 0
+        for step, size in zip(steps, sizes, strict=True):
+            step.enter(fresh[used : used + size])
+            used += size
+        until = np.min([step.columns[:, UNTIL] for step in steps], axis=0)
+        self._run_until[rows] = np.minimum(until, self.limits.max_model_len)
+        return True
+
+    def _free_each(self, blocks: Ids) -> None:
+        """Free blocks of several rows, among which a shared one is named more than once."""
+        if len(set(blocks.tolist())) == len(blocks):
+            self.pool.free(blocks)
+        else:
+            for i in range(len(blocks)):
+                self.pool.free(blocks[i : i + 1])
+
+    def _look_anew(self, row: int) -> None:
+        """What the row holds is not what a decode step left: ask the specs at its next step."""
+        self._run_until[row], self._steady[row] = _AT_ONCE, False
+
     def _grant(self, moves: Sequence[tuple[LiveRequest, int, int, int]]) -> tuple[BlockCopy, ...]:
         """moves: (request, computed, new, lookahead). All blocks for all, or OutOfBlocks."""
         copied: dict[int, int] = {}  # references that copies of this very step take away
@@ -385,6 +435,7 @@ class BlockManager:
             (t.start_run(live.row, stored, live.limits) for t in self.tables), default=1 << 62
         )
         self._run_until[live.row] = min(until, self.limits.max_model_len)
+        self._steady[live.row] = live.limits is self.limits and not live.forked
 
     # --- prefixes ----------------------------------------------------------------------------
     def _claim_prefix(self, live: LiveRequest, chain: PrefixChain, max_tokens: int) -> int:
@@ -449,10 +500,9 @@ class BlockManager:
         self, rows: Ids, computed: npt.NDArray[np.int64], token_ids: Sequence[int] | None
     ) -> None:
         if token_ids is not None:
+            pending = self._pending
             for row, token in zip(rows.tolist(), token_ids, strict=True):
-                live = self._seated(row)
-                if live.chain is not None:
-                    live.pending.append(token)
+                pending[row].append(token)
         for i in ((computed + 1) % self.granule == 0).nonzero()[0].tolist():
             live = self._seated(rows[i])
             if live.chain is not None:
@@ -474,14 +524,16 @@ class BlockManager:
         self._live[live.name] = live
         self._row_of[live.name] = live.row
         self._at_row[live.row] = live
+        self._pending[live.row] = _DISCARD if live.chain is None else live.pending
         self._num_tokens[live.row] = num_tokens
-        self._run_until[live.row] = _AT_ONCE
+        self._look_anew(live.row)
         return live
 
     def _unseat(self, live: LiveRequest) -> None:
         for table in self.tables:
             table.clear(live.row)
         del self._live[live.name], self._row_of[live.name]
+        self._last_batch = ([], np.empty(0, np.intp))
         self._at_row[live.row] = None
         self._free_rows.append(live.row)
 
@@ -502,12 +554,16 @@ class BlockManager:
         return f"request {request!r} is not live: it is finished, or was never added"
 
     def _rows(self, requests: Sequence[Hashable]) -> Ids:
+        names, rows = self._last_batch
+        if requests == names:  # the batch of the step before, most often
+            return rows
         try:
             rows = np.array(list(map(self._row_of.__getitem__, requests)), np.intp)
         except KeyError as error:
             raise BlockError(self._why_not_live(error.args[0])) from None
         if len(set(requests)) != len(rows):
             raise BlockError("a request is named twice in one step")
+        self._last_batch = (list(requests), rows)
         return rows
 
     def _refuse_new(self, request: Hashable) -> None:

@@ -13,6 +13,7 @@ Every call checks before it changes: after a BlockError or OutOfBlocks nothing h
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,12 +29,14 @@ NULL_BLOCK = 0
 
 _ONE_REFERENCE = 2
 _KEYED = 1
-# Frees of up to this many blocks take the short way, which needs these two constants.
-_SHORT = 4096
-_PLAIN = np.full(_SHORT, _ONE_REFERENCE, np.int32).tobytes()
-_STAMPS = -1 - np.arange(_SHORT, dtype=np.int32)
-_STAMP_BYTES = _STAMPS.tobytes()
+# For frees of n <= 256 blocks, made once: what the states must be, and n distinct stamps.
+_SHORT = 256
+_PLAIN = [np.full(n, _ONE_REFERENCE, np.int32).tobytes() for n in range(_SHORT + 1)]
+_STAMPS = [-1 - np.arange(n, dtype=np.int32) for n in range(_SHORT + 1)]
+_STAMP_BYTES = [stamps.tobytes() for stamps in _STAMPS]
 _INTP = np.dtype(np.intp)
+# The bytes that carry the signs of an index array: all below 0x80 (ASCII) iff no id is negative.
+_SIGNS = slice(7 if sys.byteorder == "little" else 0, None, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +68,8 @@ class BlockPool:
         self._stack = np.arange(num_blocks, dtype=np.intp)
         self._head = 1  # the stack's free ids are _stack[_head:]; id 0, the null block, is not
         self._cached = EvictionOrder(num_blocks)
-        self._least_free = num_blocks - 1
-        self._allocated = self._freed = self._shared = self._evicted = 0
+        self._peak = 0
+        self._freed = self._revived = self._shared = self._evicted = 0
 
     # --- counts ------------------------------------------------------------------------------
     @property
@@ -85,15 +88,15 @@ class BlockPool:
         return self._state.nbytes + self._stack.nbytes + self._cached.nbytes
 
     def stats(self) -> PoolStats:
-        usable = self.num_blocks - 1
+        in_use = self.num_blocks - 1 - self.num_free
         return PoolStats(
-            usable=usable,
-            in_use=usable - self.num_free,
+            usable=self.num_blocks - 1,
+            in_use=in_use,
             cached_free=self._cached.count,
             empty_free=self.num_blocks - self._head,
             keyed=len(self.index),
-            peak_in_use=usable - min(self._least_free, self.num_free),
-            allocated=self._allocated,
+            peak_in_use=max(self._peak, in_use),
+            allocated=in_use + self._freed - self._revived,
             freed=self._freed,
             shared=self._shared,
             evicted=self._evicted,
@@ -113,13 +116,12 @@ class BlockPool:
         """[num] ids with one reference each and no content. OutOfBlocks if too few are free."""
         head = self._head
         stop = head + num
-        if num < 1 or stop > self.num_blocks:
-            return self._allocate_evicting(num)
-        ids = self._stack[head:stop].copy()
-        self._head = stop
-        self._state[ids] = _ONE_REFERENCE
-        self._allocated += num
-        return ids
+        if head < stop <= self.num_blocks:
+            ids = self._stack[head:stop].copy()
+            self._head = stop
+            self._state[ids] = _ONE_REFERENCE
+            return ids
+        return self._allocate_evicting(num)
 
     def _allocate_evicting(self, num: int) -> Ids:
         if num < 0:
@@ -135,7 +137,6 @@ class BlockPool:
             self._evicted += len(evicted)
             ids = np.concatenate((ids, evicted))
         self._state[ids] = _ONE_REFERENCE
-        self._allocated += num
         return ids
 
     def share(self, ids: npt.ArrayLike) -> None:
@@ -147,6 +148,7 @@ class BlockPool:
         revived = ids[state == _KEYED]
         if len(revived):
             self._cached.remove(revived)
+            self._revived += len(revived)
         self._state[ids] = state + _ONE_REFERENCE
         self._shared += len(ids)
 
@@ -154,20 +156,20 @@ class BlockPool:
     def free(self, ids: npt.ArrayLike) -> None:
         """Drop one reference of each block. ids [n] in chain order: the last is evicted first, so
         that what is left of a cached chain is a prefix."""
-        if type(ids) is np.ndarray and ids.dtype is _INTP and 0 < len(ids) <= _SHORT:
-            state, num = self._state, len(ids)
+        if type(ids) is np.ndarray and ids.dtype is _INTP and 0 < (num := len(ids)) <= _SHORT:
+            state = self._state
             try:
-                plain = state[ids].tobytes() == _PLAIN[: 4 * num] and ids[ids.argmin()] > 0
+                plain = state[ids].tobytes() == _PLAIN[num]
             except IndexError:
                 plain = False  # a foreign id: _valid says which
-            if plain:
+            if plain and ids.tobytes()[_SIGNS].isascii():
                 # All held once and none keyed. Distinct stamps both mark them free and show an id
                 # that was named twice: only one of its stamps can be read back.
-                state[ids] = _STAMPS[:num]
-                if state[ids].tobytes() != _STAMP_BYTES[: 4 * num]:
+                state[ids] = _STAMPS[num]
+                if state[ids].tobytes() != _STAMP_BYTES[num]:
                     state[ids] = _ONE_REFERENCE
                     self._refuse_repeats(ids)
-                self._push(ids)
+                self._push(ids, num)
                 return
         self._free_mixed(self._valid(ids))
 
@@ -180,19 +182,20 @@ class BlockPool:
         left = state - _ONE_REFERENCE
         self._state[ids] = left
         cached = ids[left == _KEYED][::-1]
-        self._push(ids[left == 0])
+        plain = ids[left == 0]
+        self._push(plain, len(plain))
         if len(cached):
             self._cached.append(cached)
             self._freed += len(cached)
 
-    def _push(self, ids: Ids) -> None:
+    def _push(self, ids: Ids, num: int) -> None:
         head = self._head
-        free = self.num_blocks - head + self._cached.count
-        if free < self._least_free:  # use peaks where it turns down: only freeing has to look
-            self._least_free = free
-        self._head = start = head - len(ids)
+        in_use = head - 1 - self._cached.count
+        if in_use > self._peak:  # use peaks where it turns down: only freeing has to look
+            self._peak = in_use
+        self._head = start = head - num
         self._stack[start:head] = ids
-        self._freed += len(ids)
+        self._freed += num
 
     # --- content -----------------------------------------------------------------------------
     def register(self, ids: npt.ArrayLike, keys: Sequence[bytes]) -> int:
@@ -253,6 +256,8 @@ class BlockPool:
 
     @staticmethod
     def _refuse_repeats(ids: Ids) -> None:
+        if len(ids) < 2:
+            return
         distinct, counts = np.unique(ids, return_counts=True)
         if len(distinct) < len(ids):
             raise BlockError(f"block {distinct[counts.argmax()]} is named twice in one call")

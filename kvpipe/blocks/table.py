@@ -2,18 +2,18 @@
 
 R rows (one a live request), W indices: ids [R, W] int32. Index i of a row covers the tokens
 [i * span, (i + 1) * span). What a row must hold, and which positions a step fills, is asked of the
-spec (`resident`, `written`), for a whole run of decode steps at once (`DecodeRun`).
+spec (`resident`, `written`), and remembered where requests only decode (`DecodePlan`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from kvpipe.blocks.decode import ADVANCE, DROP, POSITION, SIMPLE, TAKE, UNTIL, DecodePlan
 from kvpipe.specs.base import RequestLimits, cdiv
 from kvpipe.stages.grouping.base import KVCacheGroupSpec
 
@@ -35,16 +35,6 @@ class Change:
         return len(self.take) + len(self.copy)
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeRun:
-    """Steps of one token from `computed` tokens on that need nothing new until `until` tokens are
-    stored: the first step fills `position` (-1: none), each later one `advance` further."""
-
-    until: int
-    position: int
-    advance: int
-
-
 class GroupTable:
     """Rows are numbers that the manager gives to requests. No block is allocated or freed here."""
 
@@ -64,7 +54,7 @@ class GroupTable:
         self.held = [range(0)] * num_rows
         self.next_slot = np.full(num_rows, -1, np.int64)
         self.advance = np.zeros(num_rows, np.int64)
-        self.decode_run = lru_cache(maxsize=1 << 14)(self._decode_run)
+        self._decode_plans: dict[RequestLimits, DecodePlan] = {}
 
     @property
     def caches_prefixes(self) -> bool:
@@ -102,23 +92,6 @@ class GroupTable:
     def content_stop(self, computed: int, limits: RequestLimits) -> int:
         """One more than the last index into which the first `computed` tokens wrote."""
         return cdiv(self.spec.written(0, computed, limits).stop, self.span) if computed else 0
-
-    def _decode_run(self, computed: int, limits: RequestLimits) -> DecodeRun:
-        """resident never goes back as tokens are added, so where it changes is found by halving."""
-        resident, written = self.spec.resident, self.spec.written
-        want = resident(computed, 1, limits)
-        same, changed = computed, (computed // self.span + 1) * self.span if self.ranks == 1 else 0
-        if changed - 1 > computed and resident(changed - 1, 1, limits) == want:
-            same = changed - 1
-        while changed - same > 1:
-            middle = (same + changed) // 2
-            if resident(middle, 1, limits) == want:
-                same = middle
-            else:
-                changed = middle
-        now, later = written(computed, 1, limits), written(computed + 1, 1, limits)
-        position = now.start if now else -1
-        return DecodeRun(same + 1, position, int(bool(now) and later.start == position + 1))
 
     # --- rows ------------------------------------------------------------------------------
     def _present(self, row: int, indices: Sequence[int]) -> Sequence[int]:
@@ -174,15 +147,64 @@ class GroupTable:
         slots[missing | (offset % self.ranks != self.rank)] = -1
         return slots
 
+    def decode_plan(self, limits: RequestLimits) -> DecodePlan:
+        if limits not in self._decode_plans:
+            self._decode_plans[limits] = DecodePlan(self.spec, limits, self.span, self.ranks)
+        return self._decode_plans[limits]
+
     def start_run(self, row: int, computed: int, limits: RequestLimits) -> int:
         """Prepare the slots of decode steps from `computed` tokens on; until how many tokens."""
-        run = self.decode_run(computed, limits)
-        slot = -1
-        if run.position >= 0:
-            index, offset = divmod(run.position, self.span)
-            block = int(self.ids[row, index])
-            if block > 0 and offset % self.ranks == self.rank:
-                slot = block * self.block_size + offset // self.ranks
-        self.next_slot[row] = slot
-        self.advance[row] = run.advance if slot >= 0 else 0
-        return run.until
+        columns, _ = self.decode_plan(limits).at([computed])
+        self._start_slots(np.array([row]), columns)
+        return int(columns[0, UNTIL])
+
+    def _start_slots(self, rows: Ids, columns: npt.NDArray[np.int64]) -> None:
+        position = columns[:, POSITION]
+        index, offset = np.divmod(position, self.span)
+        blocks = self.ids[rows, index].astype(np.int64)
+        here = (position >= 0) & (blocks > 0) & (offset % self.ranks == self.rank)
+        slots = blocks * self.block_size + offset // self.ranks
+        self.next_slot[rows] = np.where(here, slots, -1)
+        self.advance[rows] = np.where(here, columns[:, ADVANCE], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyStep:
+    """The next decode step of rows that did nothing but decode: one block in, one out at most."""
+
+    table: GroupTable
+    rows: Ids
+    columns: npt.NDArray[np.int64]
+    wants: list[range]
+
+    @property
+    def is_simple(self) -> bool:
+        return bool(self.columns[:, SIMPLE].all())
+
+    @property
+    def num_new(self) -> int:
+        return int(np.count_nonzero(self.columns[:, TAKE] >= 0))
+
+    def dropped(self) -> Ids:
+        """Take out the blocks that are no longer needed; their ids (one may come twice)."""
+        rows, ids = self.rows, self.table.ids
+        at = np.flatnonzero(self.columns[:, DROP] >= 0)
+        if not len(at):
+            return np.empty(0, np.intp)
+        where = rows[at], self.columns[at, DROP]
+        blocks = ids[where].astype(np.intp)
+        ids[where] = self.table.absent
+        held: Ids = blocks[blocks > 0]
+        return held
+
+    def enter(self, fresh: Ids) -> None:
+        """Put in the new blocks, and prepare the slots of this and the following steps."""
+        table = self.table
+        if len(fresh):
+            at = np.flatnonzero(self.columns[:, TAKE] >= 0)
+            index = self.columns[at, TAKE]
+            table._widen(int(index[index.argmax()]) + 1)
+            table.ids[self.rows[at], index] = fresh
+        for row, want in zip(self.rows.tolist(), self.wants, strict=True):
+            table.held[row] = want
+        table._start_slots(self.rows, self.columns)

@@ -1,0 +1,98 @@
+"""What decode steps need, worked out once for every request that passes the same length.
+
+While a request only decodes, what it holds depends on its length alone. So the spec is asked once a
+length at which something changes, and whole batches are served by array look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
+
+# Columns of what `DecodePlan.at` returns, in tokens or table indices; -1 where there is none.
+TAKE = 0  # the one index that this step must get a block for
+DROP = 1  # the one index whose block it no longer needs
+SIMPLE = 2  # 1 if that is all that changes since the step before
+UNTIL = 3  # later steps need nothing new until so many tokens are stored
+POSITION = 4  # which position this step fills; each later one fills ADVANCE further
+ADVANCE = 5
+_COLUMNS = 6
+_MOST = 1 << 16  # lengths remembered; then all are forgotten
+
+
+class DecodePlan:
+    """Of one group, for requests of equal limits. span: tokens that an index stands for. ranks:
+    context parallel ranks that share a span (with several, every step is looked at anew)."""
+
+    def __init__(self, spec: KVCacheSpec, limits: RequestLimits, span: int, ranks: int) -> None:
+        self.spec, self.limits, self.span, self.ranks = spec, limits, span, ranks
+        self._entry_of: dict[int, int] = {}
+        self._wants: list[range] = []
+        self._entries = np.empty((64, _COLUMNS), np.int64)
+
+    def at(self, computed: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[range]]:
+        """[n, 6] and n: the columns above, and the indices held, of a one-token step of requests
+        with those numbers of tokens stored (at least one each)."""
+        known = self._entry_of
+        if len(known) > _MOST:
+            known.clear()
+            self._wants.clear()
+        entries = [known[c] if c in known else self._learn(c) for c in computed]
+        return self._entries[entries], [self._wants[entry] for entry in entries]
+
+    def _learn(self, computed: int) -> int:
+        entry = len(self._wants)
+        if entry == len(self._entries):
+            self._entries = np.concatenate((self._entries, np.empty_like(self._entries)))
+        want = self.spec.resident(computed, 1, self.limits)
+        self._entries[entry, : SIMPLE + 1] = self._changes(computed, want)
+        self._entries[entry, UNTIL] = self._until(computed, want)
+        self._entries[entry, POSITION:] = self._positions(computed)
+        self._wants.append(want)
+        self._entry_of[computed] = entry
+        return entry
+
+    def _changes(self, computed: int, want: range) -> tuple[int, int, int]:
+        before = self.spec.resident(computed - 1, 1, self.limits)
+        take = [i for i in _ends(want) if i not in before]
+        drop = [i for i in _ends(before) if i not in want]
+        # Ranges that differ by one index at an end, the new one beyond all that has content.
+        content = cdiv(self.spec.written(0, computed, self.limits).stop, self.span)
+        simple = (
+            want.step == before.step == 1
+            and len(take) <= 1
+            and len(drop) <= 1
+            and len(want) - len(before) == len(take) - len(drop)
+            and all(i >= content for i in take)
+        )
+        return (take or [-1])[0], (drop or [-1])[0], int(simple)
+
+    def _until(self, computed: int, want: range) -> int:
+        """What is held never goes back as tokens are added: where it changes is found by halving,
+        up to the end of the block."""
+        if self.ranks > 1:
+            return computed + 1
+        same, changed = computed, (computed // self.span + 1) * self.span
+        if self.spec.resident(changed - 1, 1, self.limits) == want:
+            return changed
+        while changed - same > 1:
+            middle = (same + changed) // 2
+            if self.spec.resident(middle, 1, self.limits) == want:
+                same = middle
+            else:
+                changed = middle
+        return changed
+
+    def _positions(self, computed: int) -> tuple[int, int]:
+        now = self.spec.written(computed, 1, self.limits)
+        later = self.spec.written(computed + 1, 1, self.limits)
+        return (now.start, int(later.start == now.start + 1)) if now else (-1, 0)
+
+
+def _ends(indices: range) -> list[int]:
+    """The first two and last two indices: enough to see whether a range changed by one."""
+    return sorted({*indices[:2], *indices[-2:]})
