@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from kvpipe.advice import advise
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, Result, execute
 from kvpipe.report._accounts import replicas_of, split_bytes
@@ -115,7 +116,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         profile=result.profile,
         accounts=split_bytes(plan, result.profile, resolved.max_num_seqs, replicas_of(resolved)),
         verify=_proof([bound.verify for bound in result.bound]),
-        notes=(*resolved.notes, *_notes(result)),
+        notes=(*resolved.notes, *result.profile.notes, *_notes(result), *advise(result)),
         timings=result.timings,
         address_map={"ranks": [where.to_json() for where in result.addresses]},
         config=result.prepared.raw,

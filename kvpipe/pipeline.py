@@ -6,7 +6,7 @@ the parts it needs and returns a frozen value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -15,6 +15,7 @@ from typing import Any
 from kvpipe.backends.base import Backend
 from kvpipe.confdir import shipped_option
 from kvpipe.config import RunConfig, collect
+from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError
 from kvpipe.planning import COMPARED
 from kvpipe.plugins import REGISTRIES
@@ -79,7 +80,7 @@ def execute(prepared: Prepared) -> Result:
     with _timed(timings, "profiling"):
         profile = plugins["profiling"].make().run(_profiling(config, resolved), backend)
     with _timed(timings, "grouping"):
-        plan = plugins["grouping"].make().run(_grouping(config, resolved, profile))
+        plan = plan_with(prepared, profile.available_kv_bytes)
     with _timed(timings, "allocation"):
         addresses = _addresses(config, resolved, plan)
     bound: list[BoundCache] = []
@@ -99,6 +100,15 @@ def execute(prepared: Prepared) -> Result:
         bound=tuple(bound),
         timings=timings,
     )
+
+
+def plan_with(
+    prepared: Prepared, memory: Sequence[int], compared: Sequence[EngineRules] = COMPARED
+) -> Plan:
+    """Stage 3 alone: the plan of this request in `memory` bytes a rank."""
+    request = _grouping(prepared.config, prepared.resolved, tuple(memory), tuple(compared))
+    plan: Plan = prepared.config.plugins["grouping"].make().run(request)
+    return plan
 
 
 def make_backend(config: RunConfig, name: str) -> Backend:
@@ -135,19 +145,24 @@ def _profiling(config: RunConfig, resolved: ResolvedRun) -> ProfilingRequest:
     )
 
 
-def _grouping(config: RunConfig, resolved: ResolvedRun, profile: MemoryProfile) -> GroupingRequest:
+def _grouping(
+    config: RunConfig,
+    resolved: ResolvedRun,
+    memory: tuple[int, ...],
+    compared: tuple[EngineRules, ...],
+) -> GroupingRequest:
     placement = config.placement.name
     return GroupingRequest(
         ranks=tuple(rank.layers for rank in resolved.ranks),
         limits=resolved.limits,
-        memory=profile.available_kv_bytes,
+        memory=memory,
         rules=config.plugins["engine"].make(),
         fit=resolved.fit,
         disable_hybrid_kv_cache_manager=config.cache.disable_hybrid_kv_cache_manager,
         num_gpu_blocks_override=config.cache.num_gpu_blocks_override,
         kv_cache_layout=placement.upper() if placement in LETTERED else "LBNHC",
         max_num_seqs=resolved.max_num_seqs,
-        compared=COMPARED,
+        compared=compared,
     )
 
 

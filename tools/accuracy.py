@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,7 +159,7 @@ def _graph_words(name: str) -> str:
     )
 
 
-def _table(title: str, rows: dict[str, tuple[float, Estimate | None, str]]) -> Iterator[str]:
+def _table(title: str, rows: Mapping[str, tuple[float, Estimate | None, str]]) -> Iterator[str]:
     known = {name: row for name, row in rows.items() if row[1] is not None}
     inside = [
         name for name, (printed, found, _) in known.items() if found and _is_in(printed, found)

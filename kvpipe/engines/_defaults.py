@@ -148,5 +148,14 @@ def graphs_reserved(version: str) -> bool:
     """Whether CUDA graphs are taken off the cache's memory; "": kvpipe's own rules, which do."""
     if not version:
         return True
+    return bool(_value("graphs_reserved", version))
+
+
+def chunked_beyond(version: str) -> int:
+    """Before 0.8, the length above which prompts are cut into chunks; 0: they always are."""
+    return int(_value("chunked_prefill_beyond", version))
+
+
+def _value(rule: str, version: str) -> Any:
     parsed = min(parse_version(version), (*NEWEST[:2], 10**6))
-    return any(row.value for row in DEFAULTS if row.rule == "graphs_reserved" and row.holds(parsed))
+    return next(row.value for row in DEFAULTS if row.rule == rule and row.holds(parsed))

@@ -59,6 +59,7 @@ def _with_mtp(model: ModelGeometry, file: ConfigFile) -> ModelGeometry:
     return replace(
         model,
         num_layers=model.num_layers + count,
+        num_draft_layers=count,
         caches=model.caches + drafts,
         notes=(*model.notes, note),
     )
@@ -72,6 +73,7 @@ def _with_model(model: ModelGeometry, draft: ModelGeometry) -> ModelGeometry:
     return replace(
         model,
         num_layers=model.num_layers + draft.num_layers,
+        num_draft_layers=draft.num_layers,
         caches=model.caches + caches,
         parameter_count=(model.parameter_count or 0) + (draft.parameter_count or 0)
         if both

@@ -48,6 +48,7 @@ class ModelGeometry:
     parameter_count: int | None = None
     weight_bytes: int | None = None
     encoder_tokens: int = 0
+    num_draft_layers: int = 0  # the last layers, of a model that drafts tokens for this one
     experts_per_token: int = 0
     expert_size: int = 0
     conv_dtype: str | None = None  # the config file's own state dtypes, where it names them

@@ -67,6 +67,7 @@ class Preset:
         parameter_count: int | None = Field(default=None, ge=1)
         weight_bytes: int | None = Field(default=None, ge=1)
         encoder_tokens: int = Field(default=0, ge=0)
+        num_draft_layers: int = Field(default=0, ge=0)
         experts_per_token: int = Field(default=0, ge=0)
         expert_size: int = Field(default=0, ge=0)
         conv_dtype: str | None = None

@@ -8,7 +8,7 @@ from typing import Protocol
 from kvpipe.backends.base import MemoryInfo
 from kvpipe.models.base import ModelGeometry
 from kvpipe.stages.profiling._log_figures import EngineLog
-from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
+from kvpipe.stages.validation.base import Note, ResolvedDevice, ResolvedParallel
 
 
 class AsksMemory(Protocol):
@@ -72,11 +72,13 @@ class RankMemory:
 @dataclass(frozen=True, kw_only=True)
 class MemoryProfile:
     """plugin: the profiling plugin that answered (`auto` names the one it chose). log: the engine's
-    log that the figures were read from, which also says what capacity it printed."""
+    log that the figures were read from, which also says what capacity it printed. notes: what the
+    plugin has to say about its figures."""
 
     plugin: str
     ranks: tuple[RankMemory, ...]
     log: EngineLog | None = None
+    notes: tuple[Note, ...] = ()
 
     @property
     def available_kv_bytes(self) -> tuple[int, ...]:

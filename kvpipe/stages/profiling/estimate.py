@@ -6,6 +6,7 @@ card: what other processes hold of it is taken off the same share.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 from typing import Annotated, Literal
 
@@ -26,6 +27,7 @@ from kvpipe.stages.profiling.base import (
     same_on_every_rank,
 )
 from kvpipe.stages.profiling.fixed import by_hand
+from kvpipe.stages.validation.base import Note
 
 
 class EstimateProfiling:
@@ -64,7 +66,16 @@ class EstimateProfiling:
             for stage, one in enumerate(by_stage)
             for tp_rank in range(tp)
         ]
-        return MemoryProfile(plugin=self.options.name, ranks=tuple(ranks))
+        notes = tuple(self.notes(request))
+        return MemoryProfile(plugin=self.options.name, ranks=tuple(ranks), notes=notes)
+
+    def notes(self, request: ProfilingRequest) -> Iterator[Note]:
+        """What the figures do not show by themselves."""
+        yield from _sampler_note(request)
+        if not self.options.enforce_eager and not graphs_reserved(request.engine_version):
+            yield _graphs_outside(request)
+        if self.options.other_instances_bytes:
+            yield _other_instances(self.options.other_instances_bytes, request)
 
     def rank_memory(self, stage: int, request: ProfilingRequest) -> RankMemory:
         """The account of one rank of a pipeline stage."""
@@ -78,7 +89,7 @@ class EstimateProfiling:
         charged = (self.weights(stage, request), *self.ranges(stage, request))
         available = requested.num_bytes - sum(item.num_bytes for item in charged)
         if available <= 0:
-            raise DoesNotFit(_nothing_left(requested, charged), available_bytes=(available,))
+            raise DoesNotFit(_nothing_left(requested, charged, total), available_bytes=(available,))
         item = MemoryItem(
             name="KV cache",
             num_bytes=available,
@@ -185,13 +196,64 @@ def _at_most(item: MemoryItem) -> int:
     return item.num_bytes if item.high_bytes is None else item.high_bytes
 
 
-def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...]) -> str:
+def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...], total: MemoryItem) -> str:
     parts = " + ".join(f"{item.name} {item.num_bytes / GIB:.2f} GiB" for item in charged)
+    needed = sum(item.num_bytes for item in charged) / total.num_bytes
+    way = f"Raise it above {needed:.2f}, " if needed < 1 else ""
+    lower = "lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs, raise "
+    if not way:
+        lower = lower.capitalize()
     return (
         f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB requested of the whole "
-        f"card, {parts} leave nothing for the KV cache. Raise it, lower "
-        "scheduler.max_num_batched_tokens or scheduler.max_num_seqs, raise "
+        f"card, {parts} leave nothing for the KV cache. {way}{lower}"
         "parallel.tensor_parallel_size, or choose a larger device"
+    )
+
+
+# --- notes ---
+def _sampler_note(request: ProfilingRequest) -> Iterator[Note]:
+    """max_num_seqs costs memory where the sampler is the peak."""
+
+    def peak(seqs: int) -> int:
+        return activations(
+            request.model,
+            batched_tokens=request.max_num_batched_tokens,
+            max_num_seqs=seqs,
+            tp=request.parallel.tp,
+        ).best
+
+    asked, fewer = request.max_num_seqs, request.max_num_seqs // 4
+    if fewer and peak(asked) - peak(fewer) > GIB:
+        yield Note(
+            text=f"sampling for {asked:,} requests at once takes {peak(asked) / GIB:.2f} GiB of "
+            f"activations, for {fewer:,} it would be {peak(fewer) / GIB:.2f} GiB",
+            knob="scheduler.max_num_seqs",
+            is_warning=True,
+        )
+
+
+def _graphs_outside(request: ProfilingRequest) -> Note:
+    found = graphs(
+        request.model, num_layers=request.model.num_layers, max_num_seqs=request.max_num_seqs
+    )
+    low, high = (n / GIB / request.parallel.pp for n in (found.low, found.high))
+    return Note(
+        text=f"vLLM {request.engine_version} captures CUDA graphs after it sized the cache: "
+        f"{low:.2f} to {high:.2f} GiB, and the sampler's warm-up, lie outside its budget",
+        knob="a lower cache.gpu_memory_utilization, or profiling.enforce_eager=true",
+        is_warning=True,
+    )
+
+
+def _other_instances(held: int, request: ProfilingRequest) -> Note:
+    total, share = request.device.total_bytes, request.gpu_memory_utilization
+    return Note(
+        text=f"other processes hold {held / GIB:.2f} GiB, which counts against this instance's "
+        f"share: it needs {share + held / total:.2f} to get what {share:.2f} gives it alone. Valid "
+        "when the others started before: started at once, each counts the other's weights",
+        knob=f"cache.gpu_memory_utilization={min(1.0, share + held / total):.2f}, or "
+        "cache.kv_cache_memory_bytes",
+        is_warning=True,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.config import RunConfig
-from kvpipe.engines._defaults import EngineDefaults, defaults_of
+from kvpipe.engines._defaults import EngineDefaults, chunked_beyond, defaults_of
 from kvpipe.engines._versions import NEWEST
 from kvpipe.stages.validation.base import Note, ResolvedDevice
 
@@ -67,4 +67,11 @@ def _defaults(
 def _note(key: str, found: EngineDefaults, version: str, device: ResolvedDevice) -> Note:
     value = getattr(found, _field(key))
     shown = f"{value:,}" if isinstance(value, int) else f"{value}"
-    return Note(text=f"{key} is {shown}, vLLM {version}'s default on {device.name}", knob=key)
+    text = f"{key} is {shown}, vLLM {version}'s default on {device.name}"
+    knob = key
+    if key == "scheduler.max_num_batched_tokens":
+        if chunked := chunked_beyond(version):
+            text += f" (a whole prompt; beyond {chunked:,} tokens prompts are cut, into 2,048)"
+        if value == 16384:
+            knob = f"{key}=8192, the default of earlier releases, leaves more for the cache"
+    return Note(text=text, knob=knob)
