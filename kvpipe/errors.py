@@ -47,6 +47,8 @@ class ConfigError(KvpipeError):
         # configs): data for tests, never shown.
         self.reference_type = reference_type
         self.stage = stage
+        # The layers it is about, where the reason is a set of layers that do not go together.
+        self.layers: tuple[str, ...] = ()
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 

@@ -16,6 +16,16 @@ def refuse(
     return ConfigError(Problem(key, expected, got, knob), reference, stage)
 
 
+def about(error: ConfigError, names: Iterable[str], where: str = "") -> ConfigError:
+    """The same error, naming the layers that it is about (and where they lie)."""
+    layers = tuple(names)
+    told = f" ({some(layers)}{where})"
+    problems = [Problem(p.key, p.expected, p.got + told, p.knob) for p in error.problems]
+    named = ConfigError(problems, error.reference_type, error.stage)
+    named.layers = layers
+    return named
+
+
 def some(names: Iterable[str]) -> str:
     """`a, b, ... (12 layers)` of many names."""
     listed = list(names)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.errors import ConfigError, DoesNotFit, SpecError
+from kvpipe.errors import ConfigError, DoesNotFit, Problem, SpecError
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping._admission import MEMORY_KNOB, Admission, admit, size
 from kvpipe.stages.grouping._groups import Grouping, group_layers
@@ -36,12 +36,15 @@ def plan_ranks(
     with_tensors: bool = True,
 ) -> RankedPlans:
     """The plan of every rank by these rules. with_tensors False: counts alone."""
-    grouping = group_layers(
-        union(layers),
-        rules,
-        disable_hybrid=request.disable_hybrid_kv_cache_manager or not rules.groups_by_type,
-        kv_cache_layout=request.kv_cache_layout,
-    )
+    try:
+        grouping = group_layers(
+            union(layers),
+            rules,
+            disable_hybrid=request.disable_hybrid_kv_cache_manager or not rules.groups_by_type,
+            kv_cache_layout=request.kv_cache_layout,
+        )
+    except ConfigError as error:
+        raise _in_stages(error, layers) from None
     pools = [
         Pool(groups=groups, rules=rules, layout=request.kv_cache_layout)
         for groups in _groups_by_rank(grouping, layers)
@@ -74,6 +77,18 @@ def _wrong_limits(error: SpecError) -> ConfigError:
         reference="AssertionError",
         stage="configs",
     )
+
+
+def _in_stages(error: ConfigError, layers: Sequence[Layers]) -> ConfigError:
+    """The error with the pipeline stages that hold its layers; ranks of a stage hold the same."""
+    stages = list(dict.fromkeys(tuple(rank) for rank in layers))
+    wrong = set(error.layers)
+    found = [str(i) for i, names in enumerate(stages) if wrong & set(names)]
+    if len(stages) == 1 or not found:
+        return error
+    told = f", in pipeline stage {' and '.join(found)}"
+    problems = [Problem(p.key, p.expected, p.got + told, p.knob) for p in error.problems]
+    return ConfigError(problems, error.reference_type, error.stage)
 
 
 def _groups_by_rank(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.specs.base import KVCacheSpec
+from kvpipe.errors import ConfigError
+from kvpipe.specs.base import KVCacheSpec, cdiv
 from kvpipe.stages.grouping._merging import Layers, distinct
-from kvpipe.stages.grouping._problems import refuse
+from kvpipe.stages.grouping._problems import about, refuse
 
 
 def page_sizes(layers: Layers) -> list[int]:
@@ -25,15 +26,18 @@ def unified(layers: Layers, rules: EngineRules) -> Layers:
     one: dict[KVCacheSpec, KVCacheSpec] = {}
     turned: dict[int, KVCacheSpec] = {}
     for spec in distinct(layers.values()):
-        new = spec if spec.page_size_bytes == largest else policy(spec, largest, rules)
-        if new.page_size_bytes != largest:
-            raise refuse(
-                "cache.block_size",
-                f"pages that become {largest:,} bytes in larger blocks",
-                f"a {spec.kind} page of {new.page_size_bytes:,} bytes",
-                "set engine=kvpipe, which pads",
-                reference="AssertionError",
-            )
+        try:
+            new = spec if spec.page_size_bytes == largest else policy(spec, largest, rules)
+            if new.page_size_bytes != largest:
+                raise refuse(
+                    "cache.block_size",
+                    f"pages that become {largest:,} bytes in larger blocks",
+                    f"a {spec.kind} page of {new.page_size_bytes:,} bytes",
+                    "set engine=kvpipe, which pads",
+                    reference="AssertionError",
+                )
+        except ConfigError as error:
+            raise about(error, [name for name, mine in layers.items() if mine is spec]) from None
         turned[id(spec)] = one.setdefault(new, new)
     return {name: turned[id(spec)] for name, spec in layers.items()}
 
@@ -60,10 +64,19 @@ def _divide_or_refuse(spec: KVCacheSpec, largest: int, rules: EngineRules) -> KV
             "cache.block_size",
             f"pages that divide the largest, {largest:,} bytes",
             f"a {spec.kind} page of {spec.page_size_bytes:,} bytes",
-            "set engine=kvpipe, which pads, or cache.block_size=auto, which aligns with states",
+            f"set engine=kvpipe, which pads{_aligning(spec, largest)}",
             reference="NotImplementedError",
         )
     return _in_larger_blocks(spec, largest)
+
+
+def _aligning(spec: KVCacheSpec, largest: int) -> str:
+    """The block size in tokens whose page would hold the largest one."""
+    if spec.is_state:
+        return f", or pad states: cache.mamba_page_size_padded={largest}"
+    token = spec.page_size_bytes // spec.block_size
+    tokens = cdiv(cdiv(largest, token), spec.block_size) * spec.block_size
+    return f", or align: {tokens:,} tokens ({tokens * token:,} bytes) would hold the largest page"
 
 
 def _pad_states(spec: KVCacheSpec, largest: int, rules: EngineRules) -> KVCacheSpec:
