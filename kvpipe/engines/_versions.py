@@ -148,6 +148,7 @@ RULES: tuple[Row, ...] = (
         row
         for rule, before, after in (
             ("encoder_only", "first_refused", "refused"),
+            ("state_alignment", "kernel_block", "set_block"),
             ("prefill_context_parallel", True, False),
             ("merge_ignores", _MERGE_0_17, _MERGE_0_33),
             ("bucket_by", "equal", "merge"),
@@ -156,6 +157,7 @@ RULES: tuple[Row, ...] = (
             ("unify_pages", "refuse", "pad_states"),
             ("unpaddable_kinds", frozenset(), frozenset({"mla"})),
             ("packed_groups", False, True),
+            ("state_alignment", "layout", "set_block_size"),
             ("pool", "tensors", "one_allocation"),
             ("override", "count", "memory"),
         )

@@ -36,6 +36,9 @@ class EngineRules:
     # Block sizes a user may set for attention layers on a CUDA device, in tokens; (): any that the
     # kernel block of the layout divides.
     cuda_block_sizes: tuple[int, ...] = ()
+    # Beside states, attention blocks are multiples of the kernel's block alone, or of the block size
+    # that the user set, too.
+    state_alignment: Literal["kernel_block", "set_block"] = "set_block"
     # first_refused: it fails where an encoder-only layer comes first and pages differ in size.
     encoder_only: Literal["stored", "first_refused", "refused"] = "stored"
     # A rank that stores nothing beside ranks that do.
@@ -45,6 +48,9 @@ class EngineRules:
     prefill_context_parallel: bool = True  # False: the tokens are spread over dcp ranks only
     tokens_in_flight: Literal["all_batches", "one_batch"] = "all_batches"
     mamba_mode_all: Literal["every_boundary", "as_none"] = "every_boundary"
+    # What the block of attention layers is a multiple of where they share a pool with states: the
+    # layout's own, or the block size that was set, where that is larger.
+    state_alignment: Literal["layout", "set_block_size"] = "layout"
 
     # --- how layers become groups --------------------------------------------------------------
     # False: every layer is charged as if it kept all tokens (before groups by type existed).

@@ -272,6 +272,26 @@ class _Resolution:
         ]
         return lcm(*multiples)
 
+    def state_mode(self) -> str:
+        """The cache mode of states, as the engine reads it."""
+        mode = self.config.cache.mamba_cache_mode
+        rules = self.config.plugins["engine"].make()
+        return "none" if mode == "all" and rules.mamba_mode_all == "as_none" else mode
+
+    def state_alignment(self, attention: Sequence[KVCacheSpec], asked: int | None) -> int:
+        """Tokens that a block is a multiple of where attention shares its pages with states."""
+        layouts = candidates(self.config.plugins["layout"].name)
+        of_layouts = lcm(
+            *(
+                next((y.state_alignment for y in layouts if not y.refuses(spec)), 1)
+                for spec in attention
+            )
+        )
+        rules = self.config.plugins["engine"].make()
+        if rules.state_alignment == "set_block_size":
+            return max(of_layouts, asked or DEFAULT_BLOCK_SIZE)
+        return of_layouts
+
     def with_states(
         self, model: ModelGeometry, layers: list[Layer], *, attention: bool, asked: int | None
     ) -> list[Layer]:
@@ -283,8 +303,8 @@ class _Resolution:
                 kept,
                 [spec for _, spec in layers if spec.is_state],
                 asked=asked,
-                alignment=self.alignment(kept),
-                mode=cache.mamba_cache_mode,
+                alignment=self.state_alignment(kept, asked),
+                mode=self.state_mode(),
                 chunk_size=cache.mamba_block_size or model.extra.get("mamba_chunk_size"),
             )
             if pool.derived:
