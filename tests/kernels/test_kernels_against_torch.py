@@ -104,12 +104,14 @@ def test_write_kv_stores_what_torch_stores(backend, case: Case):
 def test_gather_reads_what_torch_reads(backend, case: Case):
     both = Both(backend, views_of(case))
     block_size = case.block_size
-    table = torch.tensor([BLOCKS - 1, 0, -1, 2], dtype=torch.int32)
-    quantised = case.dtypes[0] != case.dtypes[1]
-    out = {"fp8_e4m3": "float16", "fp8_e5m2": "bfloat16"}[case.dtypes[0]] if quantised else None
+    table = torch.tensor([BLOCKS - 1, -1, 0, 2], dtype=torch.int32)
+    outs = [None]
+    if case.dtypes[0] != case.dtypes[1]:
+        outs.append({"fp8_e4m3": "float16", "fp8_e5m2": "bfloat16"}[case.dtypes[0]])
     for view in both.views:
-        for tokens in (3 * block_size + block_size // 2 + 1, 1):
-            both.do("gather", BUFFER, view, table, tokens, block_size)
+        both.do("gather", BUFFER, view, table, 1, block_size)
+        for out in outs:
+            tokens = 2 * block_size + block_size // 2 + 1
             both.do("gather", BUFFER, view, table, tokens, block_size, out, 0.37)
     assert both.same()
 
