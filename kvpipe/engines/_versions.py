@@ -148,7 +148,6 @@ RULES: tuple[Row, ...] = (
         row
         for rule, before, after in (
             ("encoder_only", "first_refused", "refused"),
-            ("state_alignment", "kernel_block", "set_block"),
             ("prefill_context_parallel", True, False),
             ("merge_ignores", _MERGE_0_17, _MERGE_0_33),
             ("bucket_by", "equal", "merge"),

@@ -36,9 +36,6 @@ class EngineRules:
     # Block sizes a user may set for attention layers on a CUDA device, in tokens; (): any that the
     # kernel block of the layout divides.
     cuda_block_sizes: tuple[int, ...] = ()
-    # Beside states, attention blocks are multiples of the kernel's block alone, or of the block size
-    # that the user set, too.
-    state_alignment: Literal["kernel_block", "set_block"] = "set_block"
     # first_refused: it fails where an encoder-only layer comes first and pages differ in size.
     encoder_only: Literal["stored", "first_refused", "refused"] = "stored"
     # A rank that stores nothing beside ranks that do.
