@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.pipeline import Prepared, _grouping, _profiling, make_backend
+from kvpipe.pipeline import Prepared, _profiling, make_backend, plan_with
 from kvpipe.report._atomic import write_atomic
 from kvpipe.stages.grouping.base import Plan
 
@@ -53,8 +53,7 @@ def plan_of(prepared: Prepared) -> Plan:
     config, resolved = prepared.config, prepared.resolved
     backend = make_backend(config, resolved.backend)
     profile = config.plugins["profiling"].make().run(_profiling(config, resolved), backend)
-    plan: Plan = config.plugins["grouping"].make().run(_grouping(config, resolved, profile))
-    return plan
+    return plan_with(prepared, profile.available_kv_bytes, compared=())
 
 
 def _need_numpy() -> None:

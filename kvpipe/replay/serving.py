@@ -81,7 +81,6 @@ class Serving:
         tokens += self._admit(budget - tokens)
         if not tokens:
             self._unblock()
-        self.counts.stored_tokens += tokens
         step = self.options.step_seconds + tokens / self.options.prefill_tokens_per_second
         self.ledger.note(self.now, step, self.running, len(self.waiting))
         self.now += step
@@ -101,6 +100,7 @@ class Serving:
             for item in batch:
                 item.stored += 1
                 item.done += 1
+            self.counts.stored_tokens += len(batch)
             return len(batch)
         return 0
 
@@ -143,6 +143,7 @@ class Serving:
             self._note_dry(error)
             return 0
         item.stored += new
+        self.counts.stored_tokens += new
         return new
 
     # --- making room ------------------------------------------------------------------------

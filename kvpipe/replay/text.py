@@ -92,9 +92,9 @@ def _gap(result: ReplayResult) -> list[str]:
         f"gap         at most {abs(gap.blocks):,.0f} blocks {sign} than the closed form: "
         f"{gap.in_use:,} in use, {gap.linear_blocks:,.0f} computed, at {gap.time_s:,.1f} s with "
         f"{gap.running} requests",
-        f"            = {gap.in_flight:+,} prefill in flight and blocks kept until the next step, "
-        f"{-gap.shared:+,} shared prefixes, {-gap.looseness:+,.0f} looseness of the bound "
-        "(fixed + tokens x slope)",
+        f"            = {gap.in_flight:+,} prefill in flight (a window also keeps what is "
+        f"computed), {-gap.shared:+,} shared prefixes, {-gap.looseness:+,.0f} slack of the line "
+        "(it charges every request a whole window and a full last block)",
     ]
 
 

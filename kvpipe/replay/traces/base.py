@@ -87,7 +87,7 @@ class FileTrace(Trace):
             return Path(self.options.path).expanduser()
         if self.sample is None:
             raise ConfigError(
-                Problem("trace.path", f"a file in {self.format_name}'s format", "'sample'")
+                Problem("trace.path", f"a file in {self.format_name} format", "'sample'")
             )
         return SAMPLES / self.sample
 
@@ -123,7 +123,7 @@ class FileTrace(Trace):
             raise ConfigError(
                 Problem(
                     "trace.path",
-                    f"a request in {self.format_name}'s format on line {number} of {self.path}",
+                    f"a request in {self.format_name} format on line {number} of {self.path}",
                     f"{line.strip()[:60]!r} ({error})",
                 )
             ) from error

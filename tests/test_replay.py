@@ -1,0 +1,345 @@
+"""Traces are read as their files say, and what a replay counts is what a slow count gives."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from kvpipe.confdir import CONF_DIR, shipped_option
+from kvpipe.errors import ConfigError
+from kvpipe.planning import plan
+from kvpipe.replay import ReplayResult, read_trace, replay, run
+from kvpipe.replay.plot import render_svg
+from kvpipe.replay.text import render
+from kvpipe.replay.traces.base import TraceRequest
+from kvpipe.specs.base import CacheLayer, RequestLimits
+from kvpipe.specs.full import FullAttentionSpec
+from kvpipe.specs.sliding import SlidingWindowSpec
+from kvpipe.stages.grouping.base import Plan
+
+HEAD: dict[str, Any] = {"num_kv_heads": 1, "head_size": 8, "dtype": "bfloat16"}
+# The folder of the full original traces, where somebody has them.
+FULL_TRACES = Path(os.environ.get("KVPIPE_TRACES", "/nonexistent"))
+
+
+def section(option: str, **changes: Any) -> dict[str, Any]:
+    return shipped_option("trace", option) | changes
+
+
+def plan_of(
+    num_blocks: int, block_size: int = 16, max_model_len: int = 8192, window: int = 0
+) -> Plan:
+    """num_blocks blocks, one of them the null block; window: a second layer that slides."""
+    specs: list[Any] = [FullAttentionSpec(block_size=block_size, **HEAD)]
+    if window:
+        specs.append(SlidingWindowSpec(block_size=block_size, sliding_window=window, **HEAD))
+    layers = [CacheLayer(name=f"layers.{i}", spec=spec) for i, spec in enumerate(specs)]
+    limits = RequestLimits(max_model_len=max_model_len, max_num_batched_tokens=2048)
+    return plan(layers, limits, num_blocks * specs[0].page_size_bytes, fit=True)
+
+
+def at_once(*lengths: tuple[int, int]) -> list[TraceRequest]:
+    return [TraceRequest(arrival_s=0, prompt_tokens=p, output_tokens=o) for p, o in lengths]
+
+
+def served(requests: list[TraceRequest], plan: Plan, **options: Any) -> ReplayResult:
+    trace = read_trace(section("azure_code_sample", arrivals="at_once"))
+    return replay(requests, plan, trace.options, **options)
+
+
+# --- reading --------------------------------------------------------------------------------
+def test_the_azure_sample_is_read_as_it_stands() -> None:
+    requests = read_trace(section("azure_code_sample")).requests()
+    assert len(requests) == 500
+    assert (requests[0].prompt_tokens, requests[0].output_tokens) == (4808, 10)
+    assert requests[0].arrival_s == 0
+    assert requests[1].arrival_s == pytest.approx(4.0319600 - 3.9799600, abs=1e-6)
+    assert sum(r.prompt_tokens for r in requests) == 1_081_658
+    assert all(a.arrival_s <= b.arrival_s for a, b in zip(requests, requests[1:], strict=False))
+
+
+def test_the_mooncake_sample_is_read_as_it_stands() -> None:
+    requests = read_trace(section("mooncake_sample")).requests()
+    assert len(requests) == 400
+    assert requests[0].prompt_tokens == 6758 and requests[0].prefix_ids == tuple(range(14))
+    assert requests[10].arrival_s == 3.0
+    assert sum(len(r.prefix_ids) for r in requests) == 11_349
+
+
+def test_the_original_formats_are_read_from_a_path(tmp_path: Path) -> None:
+    rows = [{"timestamp": 27000, "input_length": 600, "output_length": 5, "hash_ids": [7, 8]}]
+    rows.append({"timestamp": 0, "input_length": 3, "output_length": 1, "hash_ids": [9]})
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    plain, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
+    plain.write_text(text)
+    packed.write_bytes(gzip.compress(text.encode()))
+    for path in (plain, packed):
+        first, second = read_trace(section("mooncake", path=str(path))).requests()
+        assert (first.prompt_tokens, first.arrival_s) == (3, 0.0)
+        assert (second.prefix_ids, second.arrival_s) == ((7, 8), 27.0)
+    lengths = tmp_path / "v.csv"
+    lengths.write_text(
+        "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.8\n"
+    )
+    (request,) = read_trace(section("vidur", path=str(lengths))).requests()
+    assert (request.prompt_tokens, request.output_tokens) == (3772, 54)
+
+
+def test_synthetic_requests_follow_their_seed_and_medians() -> None:
+    one = read_trace(section("synthetic")).requests()
+    assert one == read_trace(section("synthetic")).requests()
+    assert one != read_trace(section("synthetic", seed=1)).requests()
+    assert len(one) == 1000
+    assert sorted(r.prompt_tokens for r in one)[500] == pytest.approx(1024, rel=0.1)
+    assert one[-1].arrival_s == pytest.approx(250, rel=0.15)
+    alike = read_trace(section("synthetic", spread=0.0, max_requests=3)).requests()
+    assert {(r.prompt_tokens, r.output_tokens) for r in alike} == {(1024, 128)}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2023-11-16 18:17:03.97,12", "a request in Azure's csv format on line 2 of .*got '2023"),
+        ("yesterday,12,5", "line 2 of .*Invalid isoformat"),
+        ("2023-11-16 18:17:03.97,12,-5", "a length below 0"),
+        ("", "expected at least one request, got none in"),
+    ],
+)
+def test_a_line_that_is_no_request_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{line}\n")
+    with pytest.raises(ConfigError, match=message):
+        read_trace(section("azure", path=str(path))).requests()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "none"}, "trace: expected requests to replay, got none; choose trace=azure"),
+        ({"name": "azur"}, "trace.name: expected a registered name, got 'azur'; did you mean"),
+        ({"max_requests": 0}, "trace.max_requests: expected"),
+        ({"max_request": 1}, "trace.max_request: expected a known key, got 'max_request'; did you"),
+        ({"arrivals": "soon"}, "trace.arrivals: expected"),
+        ({"step_seconds": 0.0}, "trace.step_seconds: expected"),
+    ],
+)
+def test_a_wrong_trace_section_names_its_key(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_trace(section("azure_code_sample", **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "message"),
+    [
+        ("azure", "/no/such/file.csv", "a file that can be read, got /no/such/file.csv .No such"),
+        ("vidur", "sample", "trace.path: expected a file in Vidur's csv format, got 'sample'"),
+        ("vidur", str(CONF_DIR / "config.yaml"), "expected a file that starts 'num_prefill_tokens"),
+        ("mooncake", str(CONF_DIR / "config.yaml"), "a request in Mooncake's jsonl format on line"),
+    ],
+)
+def test_a_file_that_is_no_such_trace_is_named(name: str, path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_trace(section(name, path=path)).requests()
+
+
+def test_every_shipped_trace_option_is_complete() -> None:
+    for path in sorted((CONF_DIR / "trace").glob("*.yaml")):
+        if path.stem != "none":
+            assert read_trace(section(path.stem)).options.name
+
+
+# --- prefix hits -----------------------------------------------------------------------------
+def slow_hits(requests: list[TraceRequest]) -> tuple[int, int, int]:
+    """Leading 512-token blocks of each prompt that were seen before, in file order: counted when
+    the last, possibly short, block counts too, and when at least one token must remain."""
+    seen: set[int] = set()
+    all_hits = kept = blocks = 0
+    for request in requests:
+        leading = 0
+        for prefix in request.prefix_ids:
+            if prefix not in seen:
+                break
+            leading += 1
+        all_hits += leading
+        kept += min(leading, (request.prompt_tokens - 1) // 512)
+        blocks += len(request.prefix_ids)
+        seen.update(request.prefix_ids)
+    return all_hits, kept, blocks
+
+
+def unlimited(requests: int) -> Plan:
+    return plan_of(requests, block_size=512, max_model_len=200_000)
+
+
+def test_an_unlimited_cache_hits_every_prefix_block_that_came_before() -> None:
+    requests = read_trace(section("mooncake_sample")).requests()
+    result = run(section("mooncake_sample"), unlimited(12_000), prefix_caching=True)
+    all_hits, kept, blocks = slow_hits(requests)
+    assert (all_hits, kept, blocks) == (1528, 1525, 11_349)
+    assert result.counts.prefix_blocks == blocks
+    assert result.counts.hit_prefix_blocks == kept
+    assert result.counts.hit_tokens == 512 * kept
+    assert result.pool.evicted == 0 and result.ran_dry is None
+
+
+@pytest.mark.full
+def test_the_whole_conversation_trace_hits_36_6_percent_of_its_blocks() -> None:
+    path = FULL_TRACES / "mooncake_conversation_trace.jsonl.gz"
+    if not path.is_file():
+        pytest.skip("set KVPIPE_TRACES to the folder of mooncake_conversation_trace.jsonl.gz")
+    requests = read_trace(section("mooncake", path=str(path))).requests()
+    all_hits, kept, blocks = slow_hits(requests)
+    assert all_hits / blocks == pytest.approx(0.3664, abs=5e-5)
+    result = run(section("mooncake", path=str(path)), unlimited(400_000), prefix_caching=True)
+    assert (result.counts.hit_prefix_blocks, result.counts.prefix_blocks) == (kept, blocks)
+    assert f"{result.prefix_block_hit_rate:.3f}" == "0.366"
+
+
+def test_tokens_are_equal_exactly_as_far_as_prefix_ids_are() -> None:
+    """Small cache blocks see the same hits, but for the block that the ids call equal in part."""
+    requests = [
+        TraceRequest(
+            arrival_s=i, prompt_tokens=n, output_tokens=2, prefix_ids=ids, prefix_block=512
+        )
+        for i, (n, ids) in enumerate(
+            [(1030, (1, 2, 3)), (1200, (1, 2, 4)), (700, (1, 2)), (9, (5,))]
+        )
+    ]
+    result = served(requests, plan_of(1000), prefix_caching=True)
+    assert result.counts.hit_tokens == 1024 + 688
+    assert result.counts.hit_prefix_blocks == 2 + 1
+
+
+# --- what a replay counts --------------------------------------------------------------------
+def test_the_pool_runs_dry_at_the_token_that_arithmetic_says() -> None:
+    """10 blocks of 16; two prompts of 64 hold 8, and their 17th output needs a third pair."""
+    result = served(at_once((64, 60), (64, 60)), plan_of(11))
+    # 128 prompt tokens, then pairs of tokens: blocks 5 + 5 are taken at once, 16 steps fill them.
+    assert result.ran_dry is not None
+    assert result.ran_dry.token == 128 + 2 * 16 and result.ran_dry.held == 160
+    assert result.ran_dry.running == 2 and "short by 2" in result.ran_dry.reason
+    assert result.counts.preemptions == 1 and result.counts.finished == 2
+    assert result.max_running == 2 and result.peak_in_use == 10
+
+
+def test_as_many_run_together_as_the_pool_holds() -> None:
+    result = served(at_once(*[(100, 20)] * 9), plan_of(1 + 3 * 8))
+    assert result.max_running == 3 and result.counts.finished == 9
+    assert result.counts.preemptions == 0
+    assert result.ran_dry is not None and result.ran_dry.running == 3
+    # All of one length: three at a time, 20 steps a round (the first also stores the prompts).
+    assert result.mean_running == pytest.approx(3, rel=0.05)
+
+
+def test_max_num_seqs_bounds_the_batch() -> None:
+    assert served(at_once(*[(10, 5)] * 9), plan_of(1000), max_num_seqs=2).max_running == 2
+
+
+def test_requests_that_cannot_be_served_are_counted_not_lost() -> None:
+    requests = at_once((600, 10), (300, 10), (200, 400), (50, 1))
+    result = served(requests, plan_of(11 + 22, max_model_len=512))
+    assert result.counts.too_long == 1  # 600 tokens
+    assert result.counts.cut_short == 1  # 200 + 400
+    assert result.counts.finished == 3
+    alone = served(at_once((300, 10), (50, 1)), plan_of(34, max_model_len=512))
+    assert alone.counts.finished == 2
+
+
+def test_with_room_for_all_blocks_in_use_follow_the_closed_form() -> None:
+    result = served(at_once((100, 30), (37, 60), (500, 5)), plan_of(1000))
+    assert result.counts.preemptions == 0 and result.ran_dry is None
+    gap = result.largest_gap
+    assert gap is not None and gap.shared == 0 and gap.in_flight == 0
+    assert abs(gap.blocks) < 3  # at most a block a request
+    assert result.pool.in_use == 0 and result.pool.allocated == result.pool.freed == 9 + 6 + 32
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+@pytest.mark.parametrize("window", [0, 40])
+def test_the_parts_of_the_gap_add_up(window: int, prefix_caching: bool) -> None:
+    requests = read_trace(
+        section("synthetic", max_requests=60, shared_prefix_tokens=160, prompt_tokens=200)
+    ).requests()
+    result = served(requests, plan_of(400, window=window), prefix_caching=prefix_caching)
+    gap = result.largest_gap
+    assert gap is not None
+    assert gap.in_use - gap.linear_blocks == pytest.approx(
+        gap.in_flight - gap.shared - gap.looseness
+    )
+    assert gap.looseness >= 0 and (gap.shared > 0) == prefix_caching
+
+
+def test_a_preempted_request_is_computed_again_and_finishes() -> None:
+    result = served(at_once(*[(40, 100)] * 6), plan_of(30))
+    assert result.counts.preemptions > 0 and result.counts.finished == 6
+    assert result.counts.stored_tokens > 6 * 139
+    assert result.pool.in_use == 0
+
+
+def test_twice_the_rate_puts_more_requests_together() -> None:
+    slow = run(section("azure_code_sample", max_requests=100), plan_of(4000))
+    fast = run(
+        section("azure_code_sample", max_requests=100, arrival_rate_scale=50.0), plan_of(4000)
+    )
+    assert fast.mean_running > slow.mean_running and fast.simulated_s < slow.simulated_s
+
+
+# --- showing it ------------------------------------------------------------------------------
+def test_the_text_and_the_plot_show_what_was_counted() -> None:
+    result = served(at_once(*[(100, 20)] * 9), plan_of(1 + 3 * 8))
+    text = render(result)
+    for fact in (
+        "9 in azure, 9 finished, 0 preemptions",
+        "at most 3,",
+        "at most 24 of 24 in use (100.0 %",
+        "ran dry     first at token 300 ",
+        "group 0 (full) ran short",
+        "0 evicted",
+        "slack of the line",
+    ):
+        assert fact in text
+    svg = ElementTree.fromstring(render_svg(result))
+    areas = [e.get("class") for e in svg.iter("{http://www.w3.org/2000/svg}polygon")]
+    assert areas == ["cached", "use"]
+    json.dumps(result.to_json())
+
+
+def test_points_of_the_plot_keep_the_peak() -> None:
+    result = served(at_once(*[(20, 1500)] * 8), plan_of(2000))
+    assert result.steps == 12_000 or len(result.points) <= 2001
+    assert max(point.in_use for point in result.points) == result.peak_in_use
+
+
+def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kvpipe", "replay", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(CONF_DIR.parent)},
+        check=False,
+    )
+
+
+def test_the_command_reports_and_writes_its_files(tmp_path: Path) -> None:
+    done = command("model=llama", "trace=azure_code_sample", "trace.max_requests=20", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "20 in azure" in done.stdout and "ran dry" in done.stdout
+    (folder,) = tmp_path.glob("outputs/*/*")
+    assert json.loads((folder / "replay.json").read_text())["requests"] == 20
+    assert (folder / "blocks_over_time.svg").read_text().startswith("<svg")
+
+
+def test_the_command_without_a_trace_is_a_wrong_request(tmp_path: Path) -> None:
+    done = command("model=llama", cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "trace: expected requests to replay, got none" in done.stderr
+    assert not list(tmp_path.iterdir())
