@@ -1,13 +1,15 @@
-"""Validation: what is decided where the user said auto, and what is refused before anything runs."""
+"""Validation: what is decided where the user said auto, and what is refused before it runs."""
 
 from __future__ import annotations
 
 from math import lcm
 
 import pytest
+from golden_plans import spec_of
 
 from kvpipe.errors import ConfigError
 from kvpipe.requests import prepared_request
+from kvpipe.stages.validation._state_blocks import share_pool
 from kvpipe.stages.validation.base import ResolvedRun
 
 
@@ -213,3 +215,26 @@ def test_a_gpu_that_is_not_here_is_planned_on_meta():
 def test_a_gpu_without_a_memory_must_be_here():
     lines = refused("device=h100_80gb", "device.memory_bytes=null")
     assert any(line.startswith("device.memory_bytes: ") for line in lines)
+
+
+# --- the reference's own block sizes ---
+@pytest.mark.parametrize("name", ["plan_vllm017", "plan_vllm033"])
+def test_blocks_next_to_states_are_those_of_the_reference(golden, name):
+    """Block sizes are an input of the reference's planner, made before it by the rule under test."""
+    checked = 0
+    for case in golden(name):
+        ranks = case["input"].get("workers") or [case["input"].get("layers", [])]
+        hybrid = {layer["kind"] for rank in ranks for layer in rank} > {"mamba"}
+        specs = [spec_of(layer) for rank in ranks for layer in rank] if hybrid else []
+        states = [spec for spec in specs if spec.is_state]
+        attention = [spec for spec in specs if not spec.is_state]
+        if not attention or not any(spec.page_size_padded for spec in states):
+            continue
+        mode = case["input"]["mamba_cache_mode"]
+        pool = share_pool(attention, states, asked=None, alignment=16, mode=mode, chunk_size=256)
+        assert {spec.block_size for spec in attention} == {pool.block_size}, case["id"]
+        assert {spec.page_size_bytes for spec in states} == {pool.page_size_bytes}, case["id"]
+        if pool.state_block_size:
+            assert {spec.block_size for spec in states} == {pool.state_block_size}, case["id"]
+        checked += 1
+    assert checked == {"plan_vllm017": 26, "plan_vllm033": 21}[name]

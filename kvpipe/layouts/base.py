@@ -141,6 +141,8 @@ class Layout(ABC):
     # Kernel block sizes the attention kernels take, in tokens: these, or any multiple.
     kernel_block_sizes: ClassVar[tuple[int, ...]] = ()
     kernel_block_multiple: ClassVar[int] = 16
+    # Tokens that a block is a multiple of where attention layers share their pages with states.
+    state_alignment: ClassVar[int] = 16
 
     def __init__(self, options: LayoutOptions | None = None) -> None:
         self.options = options

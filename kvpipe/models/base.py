@@ -53,6 +53,7 @@ class ModelGeometry:
     expert_size: int = 0
     conv_dtype: str | None = None  # the config file's own state dtypes, where it names them
     ssm_dtype: str | None = None
+    state_chunk_size: int | None = None  # tokens a state kernel takes at once, where the file says
     source: str = ""
     notes: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -118,6 +118,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         experts_per_token=_experts_per_token(config),
         expert_size=_expert_size(config),
         ssm_dtype=_ssm_dtype(config, family),
+        state_chunk_size=config.get("mamba_chunk_size") or config.get("chunk_size"),
         source="config.json",
         notes=tuple(_notes(file)),
         rank_parameters=lambda tp, stage, first, last: rank_parameters(

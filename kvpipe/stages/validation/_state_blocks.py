@@ -31,7 +31,7 @@ def share_pool(
     asked: int | None,
     alignment: int,
     mode: str,
-    chunk_size: int | None,
+    chunk_size: int,
 ) -> SharedPool:
     """The one page size of both. attention, states: one rank's specs. asked: the user's block size.
 
@@ -41,7 +41,7 @@ def share_pool(
     token_bytes = max(spec.with_block_size(1).page_size_bytes for spec in attention)
     state_bytes = max(spec.real_page_size_bytes for spec in states)
     if mode == "all":
-        step = lcm(chunk_size or alignment, alignment)
+        step = lcm(chunk_size, alignment)
         needed = step * cdiv(cdiv(state_bytes, token_bytes), step)
     else:
         needed = alignment * cdiv(state_bytes, alignment * token_bytes)

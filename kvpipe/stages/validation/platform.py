@@ -36,6 +36,9 @@ from kvpipe.stages.validation._state_blocks import share_pool
 from kvpipe.stages.validation.base import Note, ResolvedDevice, ResolvedParallel, ResolvedRun
 
 DEFAULT_BLOCK_SIZE = 16
+# Tokens the state kernels take at once, where neither the model's file nor the user says: that of
+# every Mamba-2 model with a published figure that kvpipe knows.
+STATE_CHUNK_SIZE = 256
 T = TypeVar("T")
 
 
@@ -305,7 +308,7 @@ class _Resolution:
                 asked=asked,
                 alignment=self.state_alignment(kept, asked),
                 mode=self.state_mode(),
-                chunk_size=cache.mamba_block_size or model.extra.get("mamba_chunk_size"),
+                chunk_size=cache.mamba_block_size or model.state_chunk_size or STATE_CHUNK_SIZE,
             )
             if pool.derived:
                 self.notes.append(
