@@ -56,7 +56,6 @@ class ModelGeometry:
     state_chunk_size: int | None = None  # tokens a state kernel takes at once, where the file says
     source: str = ""
     notes: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
     rank_parameters: Callable[[int, range, bool, bool], int] | None = field(
         default=None, compare=False, repr=False
     )

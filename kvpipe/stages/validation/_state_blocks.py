@@ -16,11 +16,15 @@ from kvpipe.specs.base import KVCacheSpec, cdiv
 @dataclass(frozen=True, kw_only=True)
 class SharedPool:
     """block_size: of attention layers. state_block_size: of states (None: unchanged).
-    page_size_bytes: of both. derived: block_size is larger than what was asked for."""
+
+    page_size_bytes: of both; state_bytes: of the largest state in it. derived: block_size is larger
+    than what was asked for.
+    """
 
     block_size: int
     state_block_size: int | None
     page_size_bytes: int
+    state_bytes: int
     derived: bool
 
 
@@ -50,5 +54,6 @@ def share_pool(
         block_size=block_size,
         state_block_size=block_size if mode in ("align", "all") else None,
         page_size_bytes=block_size * token_bytes,
+        state_bytes=state_bytes,
         derived=block_size != (asked or 16),
     )

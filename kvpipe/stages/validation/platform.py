@@ -7,38 +7,23 @@ problems are collected and raised once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import lcm
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.config import RunConfig
-from kvpipe.errors import ConfigError, Problem, SpecError
-from kvpipe.layouts.auto import candidates
+from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, SpecContext
+from kvpipe.specs.base import RequestLimits, SpecContext
+from kvpipe.stages.validation._block_sizes import DEFAULT_BLOCK_SIZE, BlockSizes
 from kvpipe.stages.validation._device import resolve_backend, resolve_device
 from kvpipe.stages.validation._dtypes import ResolvedDtypes, resolve_dtypes
 from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
-from kvpipe.stages.validation._layers import (
-    Layer,
-    WhatIf,
-    build_layers,
-    map_attention,
-    map_states,
-    padded_to,
-    to_ranks,
-    with_block_size,
-)
-from kvpipe.stages.validation._state_blocks import share_pool
+from kvpipe.stages.validation._layers import Layer, WhatIf, build_layers, to_ranks
 from kvpipe.stages.validation.base import Note, ResolvedDevice, ResolvedParallel, ResolvedRun
 
-DEFAULT_BLOCK_SIZE = 16
-# Tokens the state kernels take at once, where neither the model's file nor the user says: that of
-# every Mamba-2 model with a published figure that kvpipe knows.
-STATE_CHUNK_SIZE = 256
 T = TypeVar("T")
 
 
@@ -197,8 +182,7 @@ class _Resolution:
         length: int,
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
-        asked = None if cache.block_size == "auto" else cache.block_size
-        block_size = asked or DEFAULT_BLOCK_SIZE
+        block_size = DEFAULT_BLOCK_SIZE if cache.block_size == "auto" else cache.block_size
         # Modes that keep states at block boundaries need a boundary: the block's, unless set.
         boundary = None if cache.mamba_cache_mode == "none" else block_size
         context = SpecContext(
@@ -215,13 +199,14 @@ class _Resolution:
         )
         layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
         self.check_latent_dtype(layers)
+        rules = self.config.plugins["engine"].make()
+        blocks = BlockSizes(cache=cache, rules=rules, layout=self.config.plugins["layout"].name)
         attention = [spec for _, spec in layers if not spec.is_state]
-        states = [spec for _, spec in layers if spec.is_state]
-        if attention and asked is not None:
-            self.attempt(lambda: self.check_block_size(asked, device, attention))
-        if not states:
-            return layers
-        return self.with_states(model, layers, attention=bool(attention), asked=asked)
+        if attention and device.type != "cpu":
+            self.attempt(lambda: blocks.check(attention))
+        layers, notes = blocks.beside_states(layers, model.state_chunk_size)
+        self.notes += notes
+        return layers
 
     def check_latent_dtype(self, layers: list[Layer]) -> None:
         """fp8_ds_mla is a format of latent rows (656 bytes a token); K and V have no such form."""
@@ -239,99 +224,6 @@ class _Resolution:
                     "set cache.cache_dtype=fp8",
                 )
             )
-
-    def check_block_size(
-        self, asked: int, device: ResolvedDevice, attention: Sequence[KVCacheSpec]
-    ) -> None:
-        if device.type != "cuda":
-            return
-        rules = self.config.plugins["engine"].make()
-        legal = rules.cuda_block_sizes
-        if legal and asked not in legal:
-            raise ConfigError(
-                Problem(
-                    "cache.block_size",
-                    f"one of {', '.join(map(str, legal))} tokens on CUDA under engine={rules.name}",
-                    f"{asked} tokens",
-                )
-            )
-        multiple = self.alignment(attention)
-        if not legal and asked % multiple:
-            raise ConfigError(
-                Problem(
-                    "cache.block_size",
-                    f"a multiple of {multiple} tokens, the kernel block of the layout",
-                    f"{asked} tokens",
-                    f"nearest: {max(1, round(asked / multiple)) * multiple}",
-                )
-            )
-
-    def alignment(self, attention: Sequence[KVCacheSpec]) -> int:
-        """Tokens that the kernel blocks of every attention layer's layout are a multiple of."""
-        layouts = candidates(self.config.plugins["layout"].name)
-        multiples = [
-            next((y.kernel_block_multiple for y in layouts if not y.refuses(spec)), 1)
-            for spec in attention
-        ]
-        return lcm(*multiples)
-
-    def state_mode(self) -> str:
-        """The cache mode of states, as the engine reads it."""
-        mode = self.config.cache.mamba_cache_mode
-        rules = self.config.plugins["engine"].make()
-        return "none" if mode == "all" and rules.mamba_mode_all == "as_none" else mode
-
-    def state_alignment(self, attention: Sequence[KVCacheSpec], asked: int | None) -> int:
-        """Tokens that a block is a multiple of where attention shares its pages with states."""
-        layouts = candidates(self.config.plugins["layout"].name)
-        of_layouts = lcm(
-            *(
-                next((y.state_alignment for y in layouts if not y.refuses(spec)), 1)
-                for spec in attention
-            )
-        )
-        rules = self.config.plugins["engine"].make()
-        if rules.state_alignment == "set_block_size":
-            return max(of_layouts, asked or DEFAULT_BLOCK_SIZE)
-        return of_layouts
-
-    def with_states(
-        self, model: ModelGeometry, layers: list[Layer], *, attention: bool, asked: int | None
-    ) -> list[Layer]:
-        cache = self.config.cache
-        padded = cache.mamba_page_size_padded
-        if attention:
-            kept = [spec for _, spec in layers if not spec.is_state]
-            pool = share_pool(
-                kept,
-                [spec for _, spec in layers if spec.is_state],
-                asked=asked,
-                alignment=self.state_alignment(kept, asked),
-                mode=self.state_mode(),
-                chunk_size=cache.mamba_block_size or model.state_chunk_size or STATE_CHUNK_SIZE,
-            )
-            if pool.derived:
-                self.notes.append(
-                    Note(
-                        text=f"block_size is {pool.block_size} tokens, so that an attention page "
-                        f"holds a state of {pool.page_size_bytes:,} bytes",
-                        knob="cache.mamba_ssm_cache_dtype",
-                    )
-                )
-            layers = map_attention(layers, lambda spec: with_block_size(spec, pool.block_size))
-            if pool.state_block_size is not None:
-                size = pool.state_block_size
-                layers = map_states(layers, lambda spec: with_block_size(spec, size))
-            padded = padded or pool.page_size_bytes
-        try:
-            return map_states(layers, lambda spec: padded_to(spec, padded))
-        except SpecError as error:
-            expected, _, got = str(error).partition(", got ")
-            raise ConfigError(
-                Problem(
-                    "cache.mamba_page_size_padded", expected, got, "leave it null for no padding"
-                )
-            ) from None
 
     # --- advice -----------------------------------------------------------------------------------
     def advise(self, model: ModelGeometry, what_if: WhatIf | None) -> None:

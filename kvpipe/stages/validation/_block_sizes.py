@@ -1,0 +1,113 @@
+"""Block sizes: which ones a user may set, and which ones attention layers need beside states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import lcm
+
+from kvpipe.config import CacheConfig
+from kvpipe.engines.base import EngineRules
+from kvpipe.errors import ConfigError, Problem, SpecError
+from kvpipe.layouts.auto import candidates
+from kvpipe.layouts.base import Layout
+from kvpipe.specs.base import KVCacheSpec
+from kvpipe.stages.validation._layers import (
+    Layer,
+    map_attention,
+    map_states,
+    padded_to,
+    with_block_size,
+)
+from kvpipe.stages.validation._state_blocks import share_pool
+from kvpipe.stages.validation.base import Note
+
+DEFAULT_BLOCK_SIZE = 16
+# Tokens the state kernels take at once, where neither the model's file nor the user says: that of
+# every Mamba-2 model with a published figure that kvpipe knows.
+STATE_CHUNK_SIZE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSizes:
+    """layout: the name of the chosen one, `auto` included."""
+
+    cache: CacheConfig
+    rules: EngineRules
+    layout: str
+
+    @property
+    def asked(self) -> int | None:
+        """Tokens, where the user set them."""
+        return None if self.cache.block_size == "auto" else self.cache.block_size
+
+    def check(self, attention: Sequence[KVCacheSpec]) -> None:
+        """What a user may set for attention layers on a GPU; derived sizes are exempt."""
+        asked, legal = self.asked, self.rules.cuda_block_sizes
+        if asked is None or asked in legal:
+            return
+        if legal:
+            expected = f"one of {', '.join(map(str, legal))} tokens on CUDA"
+            expected += f" under engine={self.rules.name}"
+            raise ConfigError(Problem("cache.block_size", expected, f"{asked} tokens"))
+        multiple = self._multiple(attention, lambda layout: layout.kernel_block_multiple)
+        if asked % multiple:
+            raise ConfigError(
+                Problem(
+                    "cache.block_size",
+                    f"a multiple of {multiple} tokens, the kernel block of the layout",
+                    f"{asked} tokens",
+                    f"nearest: {max(1, round(asked / multiple)) * multiple}",
+                )
+            )
+
+    def beside_states(
+        self, layers: list[Layer], chunk_size: int | None
+    ) -> tuple[list[Layer], list[Note]]:
+        """The layers with the blocks and padded pages that sharing a pool with states asks for.
+
+        chunk_size: tokens the model's state kernels take at once, where its file says.
+        """
+        states = [spec for _, spec in layers if spec.is_state]
+        attention = [spec for _, spec in layers if not spec.is_state]
+        padded, notes = self.cache.mamba_page_size_padded, list[Note]()
+        if states and attention:
+            pool = share_pool(
+                attention,
+                states,
+                asked=self.asked,
+                alignment=self._alignment(attention),
+                mode=self._state_mode(),
+                chunk_size=self.cache.mamba_block_size or chunk_size or STATE_CHUNK_SIZE,
+            )
+            if pool.derived:
+                text = f"block_size is {pool.block_size} tokens, so that an attention page"
+                text += f" holds a state of {pool.state_bytes:,} bytes"
+                notes.append(Note(text=text, knob="cache.mamba_ssm_cache_dtype"))
+            layers = map_attention(layers, lambda spec: with_block_size(spec, pool.block_size))
+            if (size := pool.state_block_size) is not None:
+                layers = map_states(layers, lambda spec: with_block_size(spec, size))
+            padded = padded or pool.page_size_bytes
+        try:
+            return map_states(layers, lambda spec: padded_to(spec, padded)), notes
+        except SpecError as error:
+            expected, _, got = str(error).partition(", got ")
+            key, knob = "cache.mamba_page_size_padded", "leave it null for no padding"
+            raise ConfigError(Problem(key, expected, got, knob)) from None
+
+    def _multiple(self, attention: Sequence[KVCacheSpec], tokens: Callable[[Layout], int]) -> int:
+        """What every attention layer's layout asks for, together."""
+        layouts = candidates(self.layout)
+        return lcm(*(next((tokens(y) for y in layouts if not y.refuses(s)), 1) for s in attention))
+
+    def _alignment(self, attention: Sequence[KVCacheSpec]) -> int:
+        """Tokens a block is a multiple of where attention shares its pages with states."""
+        of_layouts = self._multiple(attention, lambda layout: layout.state_alignment)
+        if self.rules.state_alignment == "set_block_size":
+            return max(of_layouts, self.asked or DEFAULT_BLOCK_SIZE)
+        return of_layouts
+
+    def _state_mode(self) -> str:
+        """The cache mode of states, as the engine reads it."""
+        mode = self.cache.mamba_cache_mode
+        return "none" if mode == "all" and self.rules.mamba_mode_all == "as_none" else mode
