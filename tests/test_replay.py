@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from kvpipe.__main__ import run as main
 from kvpipe.confdir import CONF_DIR, shipped_option
 from kvpipe.errors import ConfigError
 from kvpipe.planning import plan
@@ -318,28 +317,34 @@ def test_points_of_the_plot_keep_the_peak() -> None:
     assert max(point.in_use for point in result.points) == result.peak_in_use
 
 
-def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kvpipe", "replay", *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(CONF_DIR.parent)},
-        check=False,
-    )
-
-
-def test_the_command_reports_and_writes_its_files(tmp_path: Path) -> None:
-    done = command("model=llama", "trace=azure_code_sample", "trace.max_requests=20", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "20 in azure" in done.stdout and "ran dry" in done.stdout
+def test_the_command_reports_and_writes_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", "model=llama", "trace=azure_code_sample", "trace.max_requests=20"]) == 0
+    out = capsys.readouterr().out
+    assert "20 in azure" in out and "ran dry" in out and "meta-llama/Llama-3.1-8B" in out
     (folder,) = tmp_path.glob("outputs/*/*")
     assert json.loads((folder / "replay.json").read_text())["requests"] == 20
     assert (folder / "blocks_over_time.svg").read_text().startswith("<svg")
 
 
-def test_the_command_without_a_trace_is_a_wrong_request(tmp_path: Path) -> None:
-    done = command("model=llama", cwd=tmp_path)
-    assert done.returncode == 2 and done.stdout == ""
-    assert "trace: expected requests to replay, got none" in done.stderr
+def test_the_command_reports_json_on_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["replay", "model=llama", "trace=synthetic", "trace.max_requests=5", "report=json"]
+    assert main(words) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["counts"]["finished"] == 5
+
+
+def test_the_command_without_a_trace_is_a_wrong_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", "model=llama"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "trace: expected requests to replay, got none" in printed.err
     assert not list(tmp_path.iterdir())

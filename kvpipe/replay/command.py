@@ -44,6 +44,8 @@ def run_replay(prepared: Prepared, make_folder: Callable[[], Path], out: TextIO)
     if report == "json":
         out.write(json.dumps(json.loads(document)) + "\n")
     elif report != "none":
+        resolved = prepared.resolved
+        out.write(f"replay      {resolved.model.name} on {resolved.device.name}\n")
         out.write(render(result) + "\n")
     return 0
 
