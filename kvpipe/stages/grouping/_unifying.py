@@ -75,7 +75,7 @@ def _aligning(spec: KVCacheSpec, largest: int) -> str:
     if spec.is_state:
         return f", or pad states: cache.mamba_page_size_padded={largest}"
     token = spec.page_size_bytes // spec.block_size
-    tokens = cdiv(cdiv(largest, token), spec.block_size) * spec.block_size
+    tokens = cdiv(cdiv(largest, token), 16) * 16
     return f", or align: {tokens:,} tokens ({tokens * token:,} bytes) would hold the largest page"
 
 
