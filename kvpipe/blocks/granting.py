@@ -1,0 +1,164 @@
+"""Granting a step its blocks: for every request and group of the step, or for none.
+
+A step drops blocks that are no longer needed, takes new ones, and copies the block that it is about
+to write into where another request still reads it. Requests that only decode go through arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from kvpipe.blocks.decode import UNTIL
+from kvpipe.blocks.errors import OutOfBlocks
+from kvpipe.blocks.pool import BlockPool, Ids
+from kvpipe.blocks.request import BlockCopy, LiveRequest
+from kvpipe.blocks.table import Change, GroupTable, SteadyStep
+from kvpipe.specs.base import RequestLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One request in a step: tokens stored before it, tokens it brings, room for draft tokens."""
+
+    live: LiveRequest
+    computed: int
+    new: int
+    lookahead: int = 0
+
+
+class Granter:
+    """run_until [R]: tokens up to which a row's decode steps need nothing new."""
+
+    def __init__(
+        self, pool: BlockPool, tables: list[GroupTable], limits: RequestLimits, num_rows: int
+    ) -> None:
+        self.pool, self.tables, self.limits = pool, tables, limits
+        self.run_until = np.zeros(num_rows, np.int64)
+        # Rows that hold exactly what their last decode step wanted.
+        self._steady = np.zeros(num_rows, np.bool_)
+
+    def look_anew(self, row: int) -> None:
+        """What the row holds is not what a decode step left: ask the specs at its next step."""
+        self.run_until[row], self._steady[row] = 0, False
+
+    # --- one by one ----------------------------------------------------------------------------
+    def grant(self, moves: Sequence[Move]) -> tuple[BlockCopy, ...]:
+        """All blocks for all moves, or OutOfBlocks; the copies to make before the step writes."""
+        copied: dict[int, int] = {}  # references that copies of this very step take away
+        plans = [(move.live, self._changes(move, copied)) for move in moves]
+        sizes = [sum(c[g].num_new for _, c in plans) for g in range(len(self.tables))]
+        dropped = [
+            table.blocks(live.row, changes[g].drop)
+            for live, changes in plans
+            for g, table in enumerate(self.tables)
+            if len(changes[g].drop)
+        ]
+        who = f"request {moves[0].live.name!r}" if len(moves) == 1 else f"{len(moves)} requests"
+        self.refuse_shortage(who, sizes, dropped)
+        for blocks in dropped:
+            self.pool.free(blocks)
+        fresh = self.pool.allocate(sum(sizes))
+        copies: list[BlockCopy] = []
+        used = 0
+        for live, changes in plans:
+            live.forked = False
+            for g, change in enumerate(changes):
+                copies += self._enter(g, live.row, change, fresh[used : used + change.num_new])
+                used += change.num_new
+        return tuple(copies)
+
+    def refuse_shortage(self, who: str, sizes: Sequence[int], dropped: Sequence[Ids] = ()) -> None:
+        """OutOfBlocks naming the first group whose blocks (sizes[g]) the pool cannot give, after
+        the dropped ones have come back."""
+        needed, free = sum(sizes), self.pool.num_free
+        if needed <= free:
+            return
+        if dropped:
+            free += self.pool.reclaimable(np.concatenate(dropped))
+        if needed > free:
+            group = next(g for g, total in enumerate(accumulate(sizes)) if total > free)
+            kind = self.tables[group].spec.kind
+            raise OutOfBlocks(needed, free, group, f"{who}: group {group} ({kind}) ran short: ")
+
+    def start_run(self, live: LiveRequest, stored: int) -> None:
+        """Prepare the decode steps from `stored` tokens on, once what they hold is granted."""
+        row, limits = live.row, live.limits
+        until = [table.start_run(row, stored, limits) for table in self.tables]
+        self.run_until[row] = min([*until, self.limits.max_model_len])
+        self._steady[row] = limits is self.limits and not live.forked
+
+    def _changes(self, move: Move, copied: dict[int, int]) -> list[Change]:
+        changes = []
+        for table in self.tables:
+            change = table.change(
+                move.live.row, move.computed, move.new, move.lookahead, move.live.limits
+            )
+            if move.live.forked:
+                change = self._with_copy(table, change, move, copied)
+            changes.append(change)
+        return changes
+
+    def _with_copy(
+        self, table: GroupTable, change: Change, move: Move, copied: dict[int, int]
+    ) -> Change:
+        """The change, with a copy of the block that is written if another request reads it."""
+        row = move.live.row
+        index = table.written_index(row, move.computed, move.new, move.live.limits)
+        if index is None:
+            return change
+        block = int(table.ids[row, index])
+        if self.pool.references([block])[0] - copied.get(block, 0) < 2:
+            return change
+        copied[block] = copied.get(block, 0) + 1
+        return replace(change, copy=(index,))
+
+    def _enter(self, group: int, row: int, change: Change, fresh: Ids) -> list[BlockCopy]:
+        """Write one change of one row into its table; the copies that it needs."""
+        table = self.tables[group]
+        if len(change.drop):
+            table.put(row, change.drop, table.absent)
+        table.held[row] = change.want
+        table.put(row, change.take, fresh[: len(change.take)])
+        if not change.copy:
+            return []
+        old = table.blocks(row, change.copy)
+        new = fresh[len(change.take) :]
+        self.pool.free(old)
+        table.put(row, change.copy, new)
+        return [BlockCopy(group, *pair) for pair in zip(old.tolist(), new.tolist(), strict=True)]
+
+    # --- all at once -------------------------------------------------------------------------
+    def grant_steady(self, rows: Ids, computed: npt.NDArray[np.int64]) -> bool:
+        """One decode token for rows that only decode. False: nothing was done, grant one by one."""
+        stored = computed.tolist()
+        if not self._steady[rows].all() or max(stored) >= self.limits.max_model_len:
+            return False
+        steps = [
+            SteadyStep(table, rows, *table.decode_plan(self.limits).at(stored))
+            for table in self.tables
+        ]
+        sizes = [step.num_new for step in steps]
+        if sum(sizes) > self.pool.num_free or not all(step.is_simple for step in steps):
+            return False
+        for step in steps:
+            self._free_each(step.dropped())
+        fresh, used = self.pool.allocate(sum(sizes)), 0
+        for step, size in zip(steps, sizes, strict=True):
+            step.enter(fresh[used : used + size])
+            used += size
+        until = np.min([step.columns[:, UNTIL] for step in steps], axis=0)
+        self.run_until[rows] = np.minimum(until, self.limits.max_model_len)
+        return True
+
+    def _free_each(self, blocks: Ids) -> None:
+        """Free blocks of several rows, among which a shared one is named more than once."""
+        if len(set(blocks.tolist())) < len(blocks):
+            for i in range(len(blocks)):
+                self.pool.free(blocks[i : i + 1])
+        elif len(blocks):
+            self.pool.free(blocks)

@@ -1,0 +1,100 @@
+"""Prefixes that several requests share: the longest hit, and what a step made findable.
+
+Groups may differ in kind and block size. A prefix can be served only where every group can serve
+it; a block is found by the chain's key at its end and its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd
+
+import numpy as np
+
+from kvpipe.blocks.hashing import PrefixChain
+from kvpipe.blocks.pool import BlockPool
+from kvpipe.blocks.request import LiveRequest, PrefixStats
+from kvpipe.blocks.table import GroupTable
+
+_Found = Mapping[int, Sequence[int | None]]  # group -> block of each index, None: not cached
+
+
+class PrefixCache:
+    """enabled: asked for, and possible. granule: tokens between two keys of a chain."""
+
+    def __init__(self, pool: BlockPool, tables: Sequence[GroupTable], wanted: bool) -> None:
+        self.pool, self.tables = pool, tables
+        possible = bool(tables) and all(table.caches_prefixes for table in tables)
+        self.enabled = wanted and possible
+        self.granule = gcd(*(table.span for table in tables)) or 1
+        self._queried = self._hit = 0
+
+    def stats(self) -> PrefixStats:
+        return PrefixStats(queried_tokens=self._queried, hit_tokens=self._hit)
+
+    def claim(self, live: LiveRequest, chain: PrefixChain) -> int:
+        """Hold the blocks of the longest prefix that every group can serve, and that leaves a token
+        to compute. Returns its length in tokens."""
+        if not chain.num_tokens:
+            return 0
+        length, found = self._longest(chain, chain.num_tokens - 1)
+        if length:
+            self._hold(live, found, length)
+        self._queried += chain.num_tokens
+        self._hit += length
+        return length
+
+    def _longest(self, chain: PrefixChain, length: int) -> tuple[int, _Found]:
+        """Each group lowers the length to what it can serve, until none does."""
+        found: dict[int, list[int | None]] = {}
+        settled = False
+        while not settled:
+            settled = True
+            for g, table in enumerate(self.tables):
+                num = length // table.span
+                if g not in found:
+                    found[g] = self.pool.lookup(self._keys(chain, g, range(num)))
+                served = table.spec.hit_length([b is not None for b in found[g][:num]])
+                if served * table.ranks < length:
+                    length, settled = served * table.ranks, False
+        return length, found
+
+    def _hold(self, live: LiveRequest, found: _Found, length: int) -> None:
+        rows = []
+        for g, table in enumerate(self.tables):
+            want = table.spec.resident(length, 0, live.limits)
+            held = range(want.start, min(want.stop, length // table.span), want.step)
+            pairs = [(i, b) for i in held if (b := found[g][i]) is not None]
+            rows.append((table, held, [i for i, _ in pairs], [b for _, b in pairs]))
+        self.pool.share([block for *_, blocks in rows for block in blocks])
+        for table, held, indices, blocks in rows:
+            table.put(live.row, indices, blocks)
+            table.held[live.row] = held
+
+    def complete(self, live: LiveRequest, computed: int, new: int) -> None:
+        """Make the blocks findable that a step of `new` tokens after `computed` completed."""
+        chain = live.chain
+        assert chain is not None
+        if live.pending:
+            chain.extend(live.pending)
+            live.pending.clear()
+        for g, table in enumerate(self.tables):
+            written = table.spec.written(computed, new, live.limits)
+            # A block is complete when its last position is written.
+            first = max(computed // table.span, -(-(written.start + 1) // table.span) - 1)
+            indices = range(first, (computed + new) // table.span)
+            if len(indices):
+                blocks = table.blocks(live.row, indices)
+                keys = self._keys(chain, g, indices)
+                here = np.flatnonzero(blocks > 0)
+                if len(here) < len(blocks):
+                    blocks, keys = blocks[here], [keys[i] for i in here]
+                self.pool.register(blocks, keys)
+
+    def _keys(self, chain: PrefixChain, group: int, indices: range) -> list[bytes]:
+        """The keys of the group's blocks at those indices. The same tokens have another content in
+        another group's layers, hence the group in the key."""
+        ratio = self.tables[group].span // self.granule
+        suffix = group.to_bytes(2, "little")
+        ends = chain.keys[(indices.start + 1) * ratio - 1 : indices.stop * ratio : ratio]
+        return [key + suffix for key in ends]

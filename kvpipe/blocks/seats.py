@@ -1,0 +1,90 @@
+"""Which request has which row: the same row number in every group's table.
+
+What a decode step asks of every request of its batch lies in arrays by row; the rest in
+`LiveRequest` objects.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, MutableSequence, Sequence
+
+import numpy as np
+
+from kvpipe.blocks.errors import BlockError
+from kvpipe.blocks.pool import Ids
+from kvpipe.blocks.request import LiveRequest, SwappedRequest
+
+_DISCARD: deque[int] = deque(maxlen=0)  # for tokens of requests whose prefixes are not cached
+
+
+class Seats:
+    """num_tokens [R] int64: tokens stored. pending [R]: where a row's next token ids go."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.live: dict[Hashable, LiveRequest] = {}
+        self.swapped: dict[Hashable, SwappedRequest] = {}
+        self.num_tokens = np.zeros(num_rows, np.int64)
+        self.pending: list[MutableSequence[int]] = [_DISCARD] * num_rows
+        self._row_of: dict[Hashable, int] = {}
+        self._at_row: list[LiveRequest | None] = [None] * num_rows
+        self._free_rows = list(range(num_rows - 1, -1, -1))
+        self._last_batch: tuple[list[Hashable], Ids] = ([], np.empty(0, np.intp))
+
+    def seat(self, live: LiveRequest, num_tokens: int) -> LiveRequest:
+        live.row = self._free_rows.pop()
+        self.live[live.name] = live
+        self._row_of[live.name] = live.row
+        self._at_row[live.row] = live
+        self.pending[live.row] = _DISCARD if live.chain is None else live.pending
+        self.num_tokens[live.row] = num_tokens
+        return live
+
+    def unseat(self, live: LiveRequest) -> None:
+        del self.live[live.name], self._row_of[live.name]
+        self._last_batch = ([], np.empty(0, np.intp))
+        self._at_row[live.row] = None
+        self._free_rows.append(live.row)
+
+    def at(self, row: int) -> LiveRequest:
+        live = self._at_row[row]
+        assert live is not None, f"row {row} is empty"
+        return live
+
+    def find(self, request: Hashable) -> LiveRequest:
+        """BlockError where the request is not live."""
+        try:
+            return self.live[request]
+        except KeyError:
+            raise BlockError(self._why_not_live(request)) from None
+
+    def rows(self, requests: Sequence[Hashable]) -> Ids:
+        """[n] rows of live requests, each named once."""
+        names, rows = self._last_batch
+        if requests == names:  # the batch of the step before, most often
+            return rows
+        try:
+            rows = np.array(list(map(self._row_of.__getitem__, requests)), np.intp)
+        except KeyError as error:
+            raise BlockError(self._why_not_live(error.args[0])) from None
+        if len(set(requests)) != len(rows):
+            raise BlockError("a request is named twice in one step")
+        self._last_batch = (list(requests), rows)
+        return rows
+
+    def refuse_new(self, request: Hashable) -> None:
+        """BlockError where a request of this name, or any, cannot be seated."""
+        if request in self.live or request in self.swapped:
+            raise BlockError(f"request {request!r} is live already")
+        self.refuse_full()
+
+    def refuse_full(self) -> None:
+        if not self._free_rows:
+            raise BlockError(
+                f"all {len(self._at_row)} rows are taken: free a request, or raise max_num_requests"
+            )
+
+    def _why_not_live(self, request: Hashable) -> str:
+        if request in self.swapped:
+            return f"request {request!r} is swapped out: swap it in first"
+        return f"request {request!r} is not live: it is finished, or was never added"
