@@ -76,6 +76,8 @@ def run_job(
 
 def _unproven(proof: VerifyReport) -> str:
     """What the self-proof shows to be broken: the cache, or, with a fault injected, the proof."""
+    if proof.inject == "none" and proof.mismatches and proof.summary:
+        return f"binding.verify: {proof.summary}"
     if proof.inject == "none" and proof.mismatches:
         return f"binding.verify: {proof.mismatches:,} values read back were not those written"
     if proof.inject != "none" and proof.rows and not proof.mismatches:
@@ -159,6 +161,7 @@ def _proof(reports: list[VerifyReport]) -> VerifyReport:
         digest_of=first.digest_of,
         inject=first.inject,
         reason=first.reason,
+        summary="; ".join(report.summary for report in reports if report.summary),
     )
 
 

@@ -185,10 +185,14 @@ def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int
 
 
 def _binding(prepared: Prepared, plan: Plan, rank: int, buffers: Any) -> BindingRequest:
+    model = prepared.config.plugins["model"].options
     return BindingRequest(
         config=plan.ranks[rank].config,
         buffers=buffers,
         limits=plan.limits,
         layer_names=tuple(layer.name for layer in prepared.resolved.ranks[rank].layers),
         kv_sharing_fast_prefill=prepared.config.cache.kv_sharing_fast_prefill,
+        model_config=getattr(model, "path", None) or getattr(model, "repo", None),
+        model_dtype=prepared.resolved.served_dtype,
+        num_ranks=len(plan.ranks),
     )

@@ -137,5 +137,5 @@ def too_short(
         held = spec.resident(computed, 1, limits)
         if held.start * spec.block_size > first:
             reach = computed - held.start * spec.block_size + 1
-            return f"tokens from {computed - first + 1} back", f"at most {reach} are kept"
+            return f"the last {computed - first + 1} tokens", f"the last {reach}"
     return None

@@ -87,12 +87,19 @@ def skeleton(config: Any) -> Any:
     """The model of a config on the meta device: every shape, no memory. Implementations that look
     at values (a padding warning, kernels of one dtype) are switched for ones that do not."""
     import torch
-    import transformers
 
     config = deepcopy(config)
     config._attn_implementation = "eager"
     config._experts_implementation = "batched_mm"
     config.pad_token_id = None
+    with torch.device("meta"):
+        return model_class(config)(config)
+
+
+def model_class(config: Any) -> Any:
+    """The class with a language head: the config's own architecture, or its type's."""
+    import transformers
+
     names = getattr(config, "architectures", None) or ()
     found = [c for name in names if (c := getattr(transformers, name, None))]
     autos: list[Any] = [transformers.AutoModelForCausalLM]
@@ -109,8 +116,7 @@ def skeleton(config: Any) -> Any:
                 "transformers has no class for it with a language head",
             )
         )
-    with torch.device("meta"):
-        return found[0](config)
+    return found[0]
 
 
 def _run(decoder: Any, inputs: dict[str, Any]) -> None:

@@ -239,6 +239,8 @@ def _end(report: ReportInput) -> Section:
 def _proof(proof: VerifyReport) -> Line:
     if proof.reason:
         return Line(f"not run: {proof.reason}")
+    if proof.summary:
+        return Line(proof.summary, "bad" if proof.mismatches else "good")
     injected = "" if proof.inject == "none" else f", with inject={proof.inject}"
     digests = " ".join(digest[:16] for digest in proof.digest.split())
     words = (

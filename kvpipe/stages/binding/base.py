@@ -34,7 +34,9 @@ class AttentionLayer:
 @dataclass(frozen=True, kw_only=True)
 class BindingRequest:
     """layer_names: the model's layers that keep or read a cache, in the model's order.
-    forward_context: the layers to bind, by name (None: one AttentionLayer is made for each)."""
+    forward_context: the layers to bind, by name (None: one AttentionLayer is made for each).
+    model_config: folder, config.json or repository of the model (None: a preset), and model_dtype:
+    what it is served in, for targets that build it; num_ranks: that the model is spread over."""
 
     config: KVCacheConfig
     buffers: KVBuffers
@@ -42,6 +44,9 @@ class BindingRequest:
     layer_names: tuple[str, ...]
     kv_sharing_fast_prefill: bool = False
     forward_context: Mapping[str, AttentionLayer] | None = None
+    model_config: str | None = None
+    model_dtype: str = "float32"
+    num_ranks: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,7 @@ class VerifyReport:
     states have none). rows: one a token, head and array, or a piece of a state. mismatches: rows
     that came back wrong, and layers whose tensors are not where they should be. digest: sha256
     (hex) of `digest_of`, equal on two backends that did the same. reason: why it was not run.
+    summary: what was proven, in words, where it is not rows written and read back.
     """
 
     layers: int = 0
@@ -62,6 +68,7 @@ class VerifyReport:
     digest_of: str = ""
     inject: str = "none"
     reason: str = ""
+    summary: str = ""
 
     @property
     def passed(self) -> bool:

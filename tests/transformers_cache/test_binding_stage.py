@@ -1,0 +1,91 @@
+"""`binding=transformers`: the whole pipeline on a tiny config, with random weights.
+
+The report says that the generated tokens equalled the reference, and shows an injected fault.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import build
+
+import kvpipe
+from kvpipe.errors import ConfigError
+
+SHORT = ["binding.new_tokens=12", "scheduler.max_model_len=128", "backend=torch"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """family -> a folder with nothing but its config.json."""
+    found = {}
+    for family in ("llama", "jamba", "whisper"):
+        folder = tmp_path_factory.mktemp(family)
+        model = build(family)
+        model.config.architectures = [type(model).__name__]
+        (folder / "config.json").write_text(json.dumps(model.config.to_dict()))
+        found[family] = folder
+    return found
+
+
+def run(folder: Path, *overrides: str) -> Any:
+    where = ["model=hf", f"model.path={folder}", "binding=transformers", "model.dtype=float32"]
+    return kvpipe.run([*where, *SHORT, *overrides])
+
+
+def test_tokens_equal_the_reference_through_the_planned_pages(folders: dict[str, Path]) -> None:
+    (bound,) = run(folders["llama"]).bound
+    proof = bound.verify
+    assert proof.passed and proof.tokens == 3 * 12
+    assert proof.summary.startswith("36 generated tokens equal those of transformers' own cache")
+    assert "mode direct" in proof.summary
+    assert not any("plan of its own" in note for note in bound.notes)
+
+
+def test_a_convolution_gets_its_columns_and_the_report_says_so(folders: dict[str, Path]) -> None:
+    (bound,) = run(folders["jamba"], "binding.mode=gather").bound
+    assert bound.verify.passed
+    (note,) = (note for note in bound.notes if "plan of its own" in note)
+    assert "transformers stores conv [64, 4], ssm [64, 8], the plan conv [64, 3]" in note
+
+
+@pytest.mark.full
+def test_an_encoder_decoder_runs_too(folders: dict[str, Path]) -> None:
+    assert run(folders["whisper"]).bound[0].verify.passed
+
+
+@pytest.mark.parametrize(
+    ("family", "fault"), [("llama", "swap"), pytest.param("jamba", "state", marks=pytest.mark.full)]
+)
+def test_an_injected_fault_shows(folders: dict[str, Path], family: str, fault: str) -> None:
+    proof = run(folders[family], f"binding.inject={fault}").bound[0].verify
+    assert proof.mismatches > 0
+    assert "of 36 generated tokens differ from" in proof.summary
+    assert proof.summary.endswith(f"with inject={fault}")
+
+
+@pytest.mark.full
+def test_an_fp8_cache_equals_rounded_keys_and_values(folders: dict[str, Path]) -> None:
+    assert run(folders["llama"], "cache=fp8").bound[0].verify.passed
+
+
+@pytest.mark.full
+def test_in_16_bits_the_tokens_of_gathered_pages_are_equal(folders: dict[str, Path]) -> None:
+    proof = run(folders["llama"], "model.dtype=bfloat16").bound[0].verify
+    assert proof.passed and "mode gather" in proof.summary
+    with pytest.raises(ConfigError, match="where rounding alone changes tokens"):
+        run(folders["llama"], "model.dtype=bfloat16", "binding.mode=direct")
+
+
+def test_wrong_requests_are_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="got a preset, which has geometry only"):
+        kvpipe.run(["model=llama", "binding=transformers", *SHORT])
+    with pytest.raises(ConfigError, match="one rank: transformers runs the whole model, got 2"):
+        run(folders["llama"], "parallel=tp2")
+    with pytest.raises(ConfigError, match="max_parameters: expected a model of at most 1,000"):
+        run(folders["llama"], "binding.max_parameters=1000")
+    with pytest.raises(ConfigError, match="can have 'state', got no states"):
+        run(folders["llama"], "binding.inject=state")
