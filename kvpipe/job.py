@@ -155,7 +155,9 @@ def _proof(reports: list[VerifyReport]) -> VerifyReport:
     return VerifyReport(
         layers=sum(report.layers for report in reports),
         tokens=sum(report.tokens for report in reports),
+        state_pages=sum(report.state_pages for report in reports),
         rows=sum(report.rows for report in reports),
+        gathered_rows=sum(report.gathered_rows for report in reports),
         mismatches=sum(report.mismatches for report in reports),
         digest=" ".join(report.digest for report in reports),
         digest_of=first.digest_of,

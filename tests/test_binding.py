@@ -19,13 +19,14 @@ from kvpipe.stages.allocation import address_map
 from kvpipe.stages.allocation.base import AllocationRequest
 from kvpipe.stages.allocation.buffers import Buffers
 from kvpipe.stages.binding._order import add_kv_sharing_layers, layer_index, runner_order
-from kvpipe.stages.binding._requests import proof_requests
+from kvpipe.stages.binding._requests import proof_positions, proof_requests
 from kvpipe.stages.binding.base import AttentionLayer, BindingRequest
 from kvpipe.stages.binding.context import ContextBinding, bind_layer
 
 torch = pytest.importorskip("torch")
 
 from kvpipe.backends.torch_ import TorchBackend  # noqa: E402
+from kvpipe.blocks.table import GroupTable  # noqa: E402
 
 BACKEND = TorchBackend()
 MODELS = representative()
@@ -238,7 +239,8 @@ def test_the_proof_passes_on_every_layout_and_placement(model: str) -> None:
         bound = bind(MODELS[model], layout=layout, placement=placement)
         report = bound.verify
         assert report.passed and report.mismatches == 0, (layout, placement)
-        assert report.layers == len(layers_of(MODELS[model])) and report.rows > 0
+        assert report.layers == len(layers_of(MODELS[model]))
+        assert report.rows == report.gathered_rows > 0 < report.tokens + report.state_pages
 
 
 @pytest.mark.parametrize("inject", ["swap", "lost", "alias"])
@@ -247,6 +249,67 @@ def test_every_injected_fault_shows_in_every_model(model: str, inject: str) -> N
     for placement in ("auto", "per_tensor"):
         report = bind(MODELS[model], inject, placement=placement).verify
         assert report.mismatches > 0 and not report.passed and report.inject == inject
+
+
+def test_alias_shows_where_the_first_two_layers_alike_lie_on_the_same_bytes() -> None:
+    """Layer i of every group lies in tensor i: 0 and 1 overlay each other, 0 and 2 do not."""
+    first, second, third, fourth = names(4)
+    config = config_of([((first, third), full()), ((second, fourth), full())], 40)
+    addresses = address_map(config)
+    assert addresses.of_layer(first).views[0].offset == addresses.of_layer(second).views[0].offset
+    assert bind(config, "alias").verify.mismatches > 0
+    alone = config_of([((first,), full()), ((second,), full())], 40)
+    with pytest.raises(ConfigError, match="inject: expected a model in which two layers have"):
+        bind(alone, "alias")
+
+
+class GatherBackwards(TorchBackend):
+    def gather(self, *given, **options):
+        return super().gather(*given, **options).flip(0)
+
+
+class PackTheWrongBlock(TorchBackend):
+    def pack(self, buffers, views, block_ids):
+        return super().pack(buffers, views, [*block_ids[1:], 0])
+
+
+class TheOtherSlot(TorchBackend):
+    """Agrees with itself: what it writes to a neighbour of the slot it also reads there."""
+
+    def write_kv(self, buffer, view, new, slot_mapping, scale=1.0):
+        super().write_kv(buffer, view, new, slot_mapping ^ 1, scale)
+
+    def slot_mapping(self, *given):
+        return super().slot_mapping(*given) ^ 1
+
+
+@pytest.mark.parametrize(
+    ("model", "backend"),
+    [
+        ("full", GatherBackwards),
+        ("gemma", GatherBackwards),
+        ("states alone", PackTheWrongBlock),
+        ("full", TheOtherSlot),
+    ],
+)
+def test_a_wrong_operation_of_the_backend_is_seen_by_one_of_the_two_readings(
+    model: str, backend: type[TorchBackend]
+) -> None:
+    assert bind(MODELS[model]).verify.passed
+    report = bind(MODELS[model], backend=backend()).verify
+    assert 0 < report.mismatches <= report.rows
+
+
+def test_slots_of_the_manager_that_its_block_tables_do_not_confirm_are_seen(monkeypatch) -> None:
+    true = GroupTable.slots
+    monkeypatch.setattr(GroupTable, "slots", lambda *given: true(*given) ^ 1)
+    assert bind(MODELS["full"]).verify.mismatches > 0
+
+
+def test_a_block_that_the_manager_gives_twice_is_seen(monkeypatch) -> None:
+    true = GroupTable.put
+    monkeypatch.setattr(GroupTable, "put", lambda *given: true(*given[:3], given[3] // 2 + 1))
+    assert bind(MODELS["full"]).verify.mismatches > 0
 
 
 @pytest.mark.parametrize("init", ["zero", "poison"])
@@ -328,6 +391,44 @@ def test_a_block_id_belongs_to_one_group_and_request_and_never_is_the_null_block
         ids = [i for request in requests for table in request.tables for i in table.values()]
         assert ids and len(ids) == len(set(ids)) and 0 not in ids and max(ids) < config.num_blocks
         assert all(request.num_tokens <= LIMITS.max_model_len for request in requests)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_slots_are_those_that_the_block_tables_give_for_their_positions(model: str) -> None:
+    config = MODELS[model]
+    for request in proof_requests(config, LIMITS, 5, 16384, 0):
+        for group, table, slots in zip(config.groups, request.tables, request.slots, strict=True):
+            size = group.spec.block_size
+            for position, slot in slots.items():
+                assert slot == table[position // size] * size + position % size
+
+
+def test_requests_are_prefilled_in_chunks_and_decoded_to_what_the_pool_has() -> None:
+    """Chunks of 8 in a pool of 6 blocks of 4: 1 token; 3 blocks, for 2 of 5 are left to others; 1
+    token; then decode steps of one token, until one more block is needed than there is."""
+    assert [r.num_tokens for r in proof_requests(MODELS["full"], LIMITS, 3, 16384, 0)] == [4, 15, 1]
+    roomy = replace(MODELS["full"], num_blocks=40)
+    assert [r.num_tokens for r in proof_requests(roomy, LIMITS, 5, 16384, 0)] == [5, 20, 1, 10, 3]
+    assert [r.num_tokens for r in proof_requests(roomy, LIMITS, 2, 7, 0)] == [5, 7]
+
+
+def test_a_context_parallel_rank_proves_the_tokens_that_it_keeps() -> None:
+    config, limits = config_of([(names(2), full())], 40), replace(LIMITS, dcp=2)
+    for request in proof_requests(config, limits, 2, 16384, 0):
+        kept = -(-request.num_tokens // 2)  # rank 0 of 2 keeps every other token, from the first
+        assert sorted(request.slots[0]) == list(range(kept))
+    report = bind(config, limits=limits).verify
+    assert report.passed and report.tokens == sum((3, 10, 1))
+
+
+def test_large_blocks_are_sampled_so_that_little_is_gathered() -> None:
+    config = config_of([(names(1), full(block=300, heads=1))], 60)
+    limits = replace(LIMITS, max_model_len=9000, max_num_batched_tokens=500)
+    held = max(proof_requests(config, limits, 2, 16384, 0), key=lambda request: request.num_tokens)
+    assert held.num_tokens == 8704  # half of 59 - 1 free blocks, and what is decoded beyond
+    chosen = proof_positions(held, 0, 300, 40, 0)
+    assert {position // 300 for position in chosen} == {0, 29}
+    assert len(chosen) == 40 and {0, 299, 8700, 8703} <= set(chosen)
 
 
 def test_a_window_holds_only_what_its_spec_says() -> None:

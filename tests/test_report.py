@@ -324,7 +324,8 @@ def test_the_text_answers_in_the_order_of_need() -> None:
         "weights       15.00 GiB  exact",
         "Where the bytes go",
         "! max_model_len was lowered",
-        "32 layers, 321 tokens written and read back: 0 mismatches, digest",
+        "32 layers, 321 tokens written through the block manager, read back by gather",
+        "0 mismatches, digest",
         "measured: profiling 1.2 ms, grouping 0.4 ms, allocation 1.25 s",
     ]
     places = [lines.find(words) for words in wanted]
@@ -360,6 +361,15 @@ def test_a_range_stands_beside_its_best_value() -> None:
 def test_a_failed_self_proof_and_one_not_run_are_plain() -> None:
     broken = VerifyReport(layers=2, tokens=5, mismatches=7, digest="d" * 64, inject="swap")
     assert "with inject=swap: 7 mismatches" in words_of(report_of(LLAMA, verify=broken))
+    both = VerifyReport(layers=1, tokens=5, state_pages=1, digest="d" * 64)
+    assert (
+        "1 layer, 5 tokens and 1 state page written through the block manager, read back by gather "
+        "and by flat offsets: 0 mismatches, digest dddd"
+    ) in words_of(report_of(LLAMA, verify=both))
+    states = replace(both, tokens=0, state_pages=3)
+    assert (
+        "1 layer, 3 state pages written through the block manager, read back by pack and by flat "
+    ) in words_of(report_of(LLAMA, verify=states))
     missing = VerifyReport(reason="no memory")
     assert "not run: no memory" in words_of(report_of(LLAMA, verify=missing))
 

@@ -243,9 +243,12 @@ def _proof(proof: VerifyReport) -> Line:
         return Line(proof.summary, "bad" if proof.mismatches else "good")
     injected = "" if proof.inject == "none" else f", with inject={proof.inject}"
     digests = " ".join(digest[:16] for digest in proof.digest.split())
+    stored = [(proof.tokens, "token"), (proof.state_pages, "state page")]
+    what = " and ".join(count(number, word) for number, word in stored if number)
     words = (
-        f"{count(proof.layers, 'layer')}, {count(proof.tokens, 'token')} written and read back"
-        f"{injected}: {proof.mismatches:,} mismatches, digest {digests}"
+        f"{count(proof.layers, 'layer')}, {what} written through the block manager, read back by "
+        f"{'gather' if proof.tokens else 'pack'} and by flat offsets{injected}: "
+        f"{proof.mismatches:,} mismatches, digest {digests}"
     )
     return Line(words, "bad" if proof.mismatches else "good")
 

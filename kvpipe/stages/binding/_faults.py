@@ -8,20 +8,23 @@ from typing import Any
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import ArrayView
-from kvpipe.stages.binding._pieces import Piece, parts_of
-from kvpipe.stages.binding.base import AttentionLayer
+from kvpipe.stages.binding._pieces import Piece
 
 
-def aliased(layers: Mapping[str, AttentionLayer]) -> dict[tuple[str, str], ArrayView]:
-    """The second of two layers with equal arrays writes to the first one's pages. ConfigError where
-    no two layers have equal arrays."""
-    parts: dict[Any, dict[str, ArrayView]] = {}
-    for name, layer in layers.items():
-        mine = {part.array: part for part in parts_of(layer.views)}
-        shape = tuple((part.array, part.dtype, part.shape) for part in mine.values())
-        if shape in parts:
-            return {(name, array): part for array, part in parts[shape].items()}
-        parts[shape] = mine
+def aliased(pieces: Sequence[Piece]) -> dict[tuple[str, str], ArrayView]:
+    """The second of two layers with equal arrays writes to the first one's pages: two of one group
+    where there are, else two that do not lie on the same bytes (as the layers of two groups may:
+    writing to the other's pages is then no fault). ConfigError where no two are alike."""
+    layers: dict[tuple[int, str], dict[str, ArrayView]] = {}
+    for piece in pieces:
+        layers.setdefault((piece.group, piece.view.layer), {})[piece.view.array] = piece.view
+    for across_groups in (False, True):
+        seen: dict[Any, dict[str, ArrayView]] = {}
+        for (group, name), mine in layers.items():
+            alike = tuple((part.array, part.dtype, part.shape) for part in mine.values())
+            first = seen.setdefault(alike if across_groups else (group, alike), mine)
+            if _places(first) != _places(mine):
+                return {(name, array): part for array, part in first.items()}
     raise ConfigError(
         Problem(
             "binding.verify.inject",
@@ -30,6 +33,10 @@ def aliased(layers: Mapping[str, AttentionLayer]) -> dict[tuple[str, str], Array
             "swap or lost",
         )
     )
+
+
+def _places(arrays: Mapping[str, ArrayView]) -> list[tuple[object, ...]]:
+    return [(part.buffer, part.offset, part.strides) for part in arrays.values()]
 
 
 def swap(tables: Sequence[Sequence[dict[int, int]]], pieces: Sequence[Piece]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from math import prod
 
@@ -18,10 +19,11 @@ STATE_PIECE_BYTES = 4096  # of a large state only the first and the last bytes a
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A run of rows written at once: tokens of one request in one array, or one state array.
+    """Rows of one request in one array of one layer.
 
     view: of the layer. positions: rows, each a token or several (for a state: block indices).
-    block_size: rows in a block.
+    slots: where the block manager wants them, in rows (for a state: block ids). block_size: rows in
+    a block.
     """
 
     view: ArrayView
@@ -29,9 +31,17 @@ class Piece:
     block_size: int
     request: int
     positions: tuple[int, ...]
+    slots: tuple[int, ...]
 
-    def key(self, position: int, head: int) -> bytes:
-        return f"{self.view.layer}/{self.view.array}/{self.request}/{position}/{head}".encode()
+    @cached_property
+    def names(self) -> bytes:
+        """16 bytes a row and head, which name its place."""
+        place = f"{self.view.layer}/{self.view.array}/{self.request}"
+        return b"".join(
+            blake2b(f"{place}/{position}/{head}".encode(), digest_size=16).digest()
+            for position in self.positions
+            for head in range(self.num_heads)
+        )
 
     @property
     def rows_key(self) -> tuple[int, int, int, tuple[int, ...]]:
@@ -55,29 +65,35 @@ def pieces_of(
     max_rows: int,
     seed: int,
 ) -> Iterator[Piece]:
-    """Everything that is written, in the order of groups, requests, layers and arrays."""
+    """Everything that is written, in the order of groups, layers, arrays and requests."""
     for index, group in enumerate(config.groups):
         ours = [name for name in group.layer_names if name in layers]
         block_size = group.spec.block_size
         heads = [view.shape[2] for name in ours for view in layers[name].views if view.per_token]
         max_tokens = max(1, max_rows // (max(heads, default=1) * max(len(requests), 1)))
-        for number, request in enumerate(requests):
-            tokens = tuple(proof_positions(request, index, block_size, max_tokens, seed))
-            blocks = tuple(sorted(request.tables[index]))
-            for name in ours:
-                for part in parts_of(layers[name].views):
-                    rows, positions = 1, blocks
-                    if part.per_token:
-                        rows = part.shape[0] * part.shape[1] // config.num_blocks
-                        positions = tuple(sorted({p // (block_size // rows) for p in tokens}))
-                    if positions:
-                        yield Piece(
-                            view=part,
-                            group=index,
-                            block_size=rows,
-                            request=number,
-                            positions=positions,
-                        )
+        tokens = [proof_positions(r, index, block_size, max_tokens, seed) for r in requests]
+        for part in (part for name in ours for part in parts_of(layers[name].views)):
+            rows = part.shape[0] * part.shape[1] // config.num_blocks if part.per_token else 1
+            for number, request in enumerate(requests):
+                slots = request.tables[index]
+                if part.per_token:
+                    slots = _row_slots(request.slots[index], tokens[number], block_size // rows)
+                if slots:
+                    yield Piece(
+                        view=part,
+                        group=index,
+                        block_size=rows,
+                        request=number,
+                        positions=tuple(slots),
+                        slots=tuple(slots.values()),
+                    )
+
+
+def _row_slots(
+    slots: Mapping[int, int], positions: Sequence[int], tokens_per_row: int
+) -> dict[int, int]:
+    """Row -> slot, counted in rows, of the rows that hold the tokens at `positions`."""
+    return {p // tokens_per_row: slots[p] // tokens_per_row for p in positions}
 
 
 def parts_of(views: Sequence[ArrayView]) -> list[ArrayView]:
@@ -103,19 +119,13 @@ def _ends(view: ArrayView) -> list[ArrayView]:
     ]
 
 
-def row(key: bytes, num_bytes: int) -> bytes:
-    """The bytes that belong there: 16 that name the place, repeated."""
-    name = blake2b(key, digest_size=16).digest()
-    return (name * (num_bytes // 16 + 1))[:num_bytes]
-
-
 def content(piece: Piece, byte: int | None = None) -> bytes:
-    """The bytes of a piece, row after row, head after head; or as many of one byte."""
+    """The bytes of a piece, row after row, head after head: the names, each repeated to the length
+    of a row; or as many of one byte."""
+    import numpy as np
+
     size = piece.row_bytes
+    names = np.frombuffer(piece.names, np.uint8).reshape(-1, 16)
     if byte is not None:
-        return bytes([byte]) * (size * len(piece.positions) * piece.num_heads)
-    return b"".join(
-        row(piece.key(position, head), size)
-        for position in piece.positions
-        for head in range(piece.num_heads)
-    )
+        return bytes([byte]) * (size * len(names))
+    return np.tile(names, (1, size // 16 + 1))[:, :size].tobytes()

@@ -1,27 +1,29 @@
-"""The self-proof: write ragged requests through every bound layer, read them back another way.
+"""The self-proof: write ragged requests through every bound layer, read them back in two ways.
 
-Writing goes through the backend (slot mapping, write_kv, the layer's own views); reading through
-`_flat` (block tables and the JSON of the address map). Each row carries bytes that name its layer,
+Writing goes through the block manager (its slot mapping) and the backend (`write_kv` on the layer's
+own views); reading through the manager's block tables, once by the backend's `gather`, once by byte
+offsets from the JSON of the address map (`_readings`). Each row carries bytes that name its layer,
 array, request, token and head, so that a row in the wrong place cannot look right.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvpipe.backends.base import Array, Backend, Buffer
+from kvpipe.backends.base import Array, Buffer
 from kvpipe.layouts.base import ArrayView
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.allocation.base import KVBuffers
 from kvpipe.stages.binding._faults import aliased, swap
-from kvpipe.stages.binding._flat import Reader, read_state, read_token
-from kvpipe.stages.binding._pieces import Piece, content, pieces_of, row
+from kvpipe.stages.binding._pieces import Piece, content, pieces_of
+from kvpipe.stages.binding._readings import Flat, Gathered, Reading
 from kvpipe.stages.binding._requests import ProofRequest, proof_requests
 from kvpipe.stages.binding.base import AttentionLayer, VerifyReport
 from kvpipe.stages.grouping.base import KVCacheConfig
@@ -86,91 +88,96 @@ def _proof(
     pieces = list(pieces_of(layers, config, requests, options.max_rows, options.seed))
     if not pieces:
         return VerifyReport(reason="nothing to store, or no request fits")
-    backend = buffers.backend
-    targets = aliased(layers) if options.inject == "alias" else {}
-    slots = _slots(backend, pieces, requests, buffers)
+    targets = aliased(pieces) if options.inject == "alias" else {}
     lost = pieces[len(pieces) // 2] if options.inject == "lost" else None
-    for piece in pieces:
-        _write(piece, requests, slots, targets, buffers, dropped=piece is lost)
-    backend.check()
+    _write(pieces, targets, buffers, lost=lost)
     tables = [[dict(table) for table in request.tables] for request in requests]
     if options.inject == "swap":
         swap(tables, pieces)
-    rows, mismatches, digest = _read_back(pieces, tables, buffers)
-    mismatches += sum(not _in_place(layer, buffers) for layer in layers.values())
-    whole = sum(buffer.num_bytes for buffer in buffers.buffers) <= DIGEST_BUFFER_BYTES
-    if whole:
-        digest = sha256()
-        for buffer in buffers.buffers:
-            digest.update(memoryview(buffer.data.cpu().numpy()))
+    gathered, flat = _Count(Gathered(tables, buffers)), _Count(Flat(tables, buffers))
     for piece in pieces:
-        _write(piece, requests, slots, targets, buffers, byte=buffers.init_byte)
+        expected = content(piece)
+        gathered.compare(piece, expected)
+        flat.compare(piece, expected)
+    buffers.backend.check()
+    misplaced = sum(not _in_place(layer, buffers) for layer in layers.values())
+    whole = _digest(buffers)
+    _write(pieces, targets, buffers, byte=buffers.init_byte)
+    tokens = {(p.request, row) for p in pieces if p.view.per_token for row in p.positions}
+    states = {(p.group, p.request, i) for p in pieces if not p.view.per_token for i in p.positions}
     return VerifyReport(
         layers=len({piece.view.layer for piece in pieces}),
-        tokens=len({(p.request, i) for p in pieces if p.view.per_token for i in p.positions}),
-        rows=rows,
-        mismatches=mismatches,
-        digest=digest.hexdigest(),
+        tokens=len(tokens),
+        state_pages=len(states),
+        rows=flat.rows,
+        gathered_rows=gathered.rows,
+        mismatches=gathered.mismatches + flat.mismatches + misplaced,
+        digest=whole or flat.digest.hexdigest(),
         digest_of="buffers" if whole else "rows",
         inject=options.inject,
     )
 
 
+class _Count:
+    """What one way of reading found: rows, those that are not what belongs there, a digest."""
+
+    def __init__(self, read: Reading) -> None:
+        self._read, self.digest = read, sha256()
+        self.rows = self.mismatches = 0
+
+    def compare(self, piece: Piece, expected: bytes) -> None:
+        found, size = self._read(piece), piece.row_bytes
+        self.digest.update(found)
+        self.rows += len(expected) // size
+        if found != expected:
+            starts = range(0, len(expected), size)
+            self.mismatches += sum(found[i : i + size] != expected[i : i + size] for i in starts)
+
+
+def _digest(buffers: KVBuffers) -> str:
+    """Of the whole buffers; "" where they are too large."""
+    if sum(buffer.num_bytes for buffer in buffers.buffers) > DIGEST_BUFFER_BYTES:
+        return ""
+    digest = sha256()
+    for buffer in buffers.buffers:
+        digest.update(memoryview(buffer.data.cpu().numpy()))
+    return digest.hexdigest()
+
+
 # --- writing --------------------------------------------------------------------------------------
 def _write(
-    piece: Piece,
-    requests: Sequence[ProofRequest],
-    slots: Mapping[Any, Array],
+    pieces: Sequence[Piece],
     targets: Mapping[tuple[str, str], ArrayView],
     buffers: KVBuffers,
     *,
-    dropped: bool = False,
+    lost: Piece | None = None,
     byte: int | None = None,
 ) -> None:
-    """Through the backend. dropped: all but the last token. byte: that, instead of the rows."""
-    backend = buffers.backend
-    view = targets.get((piece.view.layer, piece.view.array), piece.view)
-    table = requests[piece.request].tables[piece.group]
-    new = _tensor(content(piece, byte), buffers.buffers[view.buffer])
-    if not view.per_token:
-        ids = [table[index] for index in piece.positions]
-        if dropped:
-            ids[-1] = -1
-        kept = [i for i, block in enumerate(ids) if block >= 0]
-        packed = new.reshape(len(ids), -1)[kept].reshape(-1).cpu()
-        backend.unpack(buffers.buffers, [view], [ids[i] for i in kept], packed)
-        return
-    where = slots[piece.rows_key]
-    if dropped:
-        where = where.clone()
-        where[-1] = -1
-    typed = new.view(_dtype(view.dtype)).reshape(len(piece.positions), *view.shape[2:])
-    backend.write_kv(buffers.buffers[view.buffer], view, typed, where)
+    """All requests of one array at once. lost: the piece whose last row is not written. byte: that,
+    instead of the rows."""
+    for view, run in groupby(pieces, key=attrgetter("view")):
+        batch = list(run)
+        slots = [slot for piece in batch for slot in piece.slots]
+        if lost in batch:
+            slots[sum(len(p.slots) for p in batch[: batch.index(lost) + 1]) - 1] = -1
+        new = _tensor(b"".join(content(p, byte) for p in batch), buffers.buffers[view.buffer])
+        target = targets.get((view.layer, view.array), view)
+        write = _write_tokens if view.per_token else _write_states
+        write(target, new, slots, buffers)
 
 
-def _slots(
-    backend: Backend,
-    pieces: Sequence[Piece],
-    requests: Sequence[ProofRequest],
-    buffers: KVBuffers,
-) -> dict[Any, Array]:
-    """Slot mappings, by the rows that are written: layers of a group share them."""
+def _write_tokens(view: ArrayView, new: Array, slots: list[int], buffers: KVBuffers) -> None:
     import torch
 
-    found: dict[Any, Array] = {}
-    device = buffers.buffers[0].data.device
-    for piece in pieces:
-        if not piece.view.per_token or piece.rows_key in found:
-            continue
-        table = requests[piece.request].tables[piece.group]
-        ids = torch.full((1, max(table) + 1), -1, dtype=torch.int32)
-        ids[0, list(table)] = torch.tensor(list(table.values()), dtype=torch.int32)
-        positions = torch.tensor(piece.positions, dtype=torch.int64, device=device)
-        first = torch.zeros_like(positions)
-        found[piece.rows_key] = backend.slot_mapping(
-            ids.to(device), first, positions, piece.block_size
-        )
-    return found
+    typed = new.view(_dtype(view.dtype)).reshape(len(slots), *view.shape[2:])
+    where = torch.tensor(slots, device=new.device)
+    buffers.backend.write_kv(buffers.buffers[view.buffer], view, typed, where)
+
+
+def _write_states(view: ArrayView, new: Array, blocks: list[int], buffers: KVBuffers) -> None:
+    kept = [i for i, block in enumerate(blocks) if block >= 0]
+    packed = new.reshape(len(blocks), -1)[kept].reshape(-1).cpu()
+    buffers.backend.unpack(buffers.buffers, [view], [blocks[i] for i in kept], packed)
 
 
 def _tensor(content: bytes, like: Buffer) -> Array:
@@ -185,60 +192,7 @@ def _dtype(name: str) -> Any:
     return getattr(torch, {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}.get(name, name))
 
 
-# --- reading back ---------------------------------------------------------------------------------
-def _read_back(
-    pieces: Sequence[Piece], tables: Sequence[Sequence[Mapping[int, int]]], buffers: KVBuffers
-) -> tuple[int, int, Any]:
-    """Rows read, rows that are not what belongs there, and a digest of what was read."""
-    plan = json.loads(json.dumps(buffers.addresses.to_json()))
-    views = {
-        (layer["layer"], view["array"]): view for layer in plan["layers"] for view in layer["views"]
-    }
-    read, digest = reader(buffers.buffers), sha256()
-    rows = mismatches = 0
-    for piece in pieces:
-        table, size = tables[piece.request][piece.group], piece.row_bytes
-        name, _, start = piece.view.array.partition("@")
-        view = views[piece.view.layer, name]
-        if start:
-            view = _part(view, int(start), size)
-        for position in piece.positions:
-            for head in range(piece.num_heads):
-                if piece.view.per_token:
-                    block = table[position // piece.block_size]
-                    found = read_token(view, block, piece.block_size, position, head, read)
-                else:
-                    found = read_state(view, table[position], read)
-                rows += 1
-                mismatches += found != row(piece.key(position, head), size)
-                digest.update(found)
-    return rows, mismatches, digest
-
-
-def _part(view: Mapping[str, Any], start: int, num_bytes: int) -> dict[str, Any]:
-    """num_bytes of a state array, from byte `start` of it."""
-    shape = [view["shape"][0], num_bytes]
-    return {**view, "dtype": "uint8", "offset": view["offset"] + start, "shape": shape}
-
-
-def reader(buffers: Sequence[Buffer]) -> Reader:
-    """Raw bytes of the buffers, by buffer, offset and count."""
-    readers = [_one_reader(buffer.data) for buffer in buffers]
-    return lambda buffer, start, num_bytes: readers[buffer](start, num_bytes)
-
-
-def _one_reader(data: Array) -> Callable[[int, int], bytes]:
-    if data.device.type == "cpu":
-        raw = memoryview(data.numpy())
-        return lambda start, num_bytes: bytes(raw[start : start + num_bytes])
-
-    def copied(start: int, num_bytes: int) -> bytes:
-        found: bytes = data[start : start + num_bytes].cpu().numpy().tobytes()
-        return found
-
-    return copied
-
-
+# --- what the model holds -------------------------------------------------------------------------
 def _in_place(layer: AttentionLayer, buffers: KVBuffers) -> bool:
     """The tensors that the model was given begin where the layer's views do."""
     caches = layer.kv_cache if isinstance(layer.kv_cache, tuple) else (layer.kv_cache,)

@@ -51,10 +51,12 @@ class BindingRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """The self-proof: what was written by slot mapping and read back by flat offsets.
+    """The self-proof: what was written through the block manager and read back in two ways.
 
     layers, tokens: that were written (a token of one request counts once, whatever the layers;
-    states have none). rows: one a token, head and array, or a piece of a state. mismatches: rows
+    states have none). state_pages: blocks of states that were written, each once, whatever the
+    layers. rows: read by flat offsets, one a token, head and array, or a piece of a state.
+    gathered_rows: the same, read by the backend's gather (states: pack). mismatches: rows of either
     that came back wrong, and layers whose tensors are not where they should be. digest: sha256
     (hex) of `digest_of`, equal on two backends that did the same. reason: why it was not run.
     summary: what was proven, in words, where it is not rows written and read back.
@@ -62,7 +64,9 @@ class VerifyReport:
 
     layers: int = 0
     tokens: int = 0
+    state_pages: int = 0
     rows: int = 0
+    gathered_rows: int = 0
     mismatches: int = 0
     digest: str = ""
     digest_of: str = ""
