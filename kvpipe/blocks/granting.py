@@ -151,8 +151,10 @@ class Granter:
         for step, size in zip(steps, sizes, strict=True):
             step.enter(fresh[used : used + size])
             used += size
-        until = np.min([step.columns[:, UNTIL] for step in steps], axis=0)
-        self.run_until[rows] = np.minimum(until, self.limits.max_model_len)
+        until = np.full(len(rows), self.limits.max_model_len)
+        for step in steps:
+            np.minimum(until, step.columns[:, UNTIL], out=until)
+        self.run_until[rows] = until
         return True
 
     def _free_each(self, blocks: Ids) -> None:

@@ -160,12 +160,16 @@ class GroupTable:
 
     def _start_slots(self, rows: Ids, columns: npt.NDArray[np.int64]) -> None:
         position = columns[:, POSITION]
-        index, offset = np.divmod(position, self.span)
+        index = position // self.span
+        offset = position - index * self.span
         blocks = self.ids[rows, index].astype(np.int64)
-        here = (position >= 0) & (blocks > 0) & (offset % self.ranks == self.rank)
-        slots = blocks * self.block_size + offset // self.ranks
-        self.next_slot[rows] = np.where(here, slots, -1)
-        self.advance[rows] = np.where(here, columns[:, ADVANCE], 0)
+        absent = (position < 0) | (blocks <= 0)
+        if self.ranks > 1:
+            absent |= offset % self.ranks != self.rank
+            offset //= self.ranks
+        slots, advance = blocks * self.block_size + offset, columns[:, ADVANCE].copy()
+        slots[absent], advance[absent] = -1, 0
+        self.next_slot[rows], self.advance[rows] = slots, advance
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +192,7 @@ class SteadyStep:
     def dropped(self) -> Ids:
         """Take out the blocks that are no longer needed; their ids (one may come twice)."""
         rows, ids = self.rows, self.table.ids
-        at = np.flatnonzero(self.columns[:, DROP] >= 0)
+        at = (self.columns[:, DROP] >= 0).nonzero()[0]
         if not len(at):
             return np.empty(0, np.intp)
         where = rows[at], self.columns[at, DROP]
@@ -201,7 +205,7 @@ class SteadyStep:
         """Put in the new blocks, and prepare the slots of this and the following steps."""
         table = self.table
         if len(fresh):
-            at = np.flatnonzero(self.columns[:, TAKE] >= 0)
+            at = (self.columns[:, TAKE] >= 0).nonzero()[0]
             index = self.columns[at, TAKE]
             table._widen(int(index[index.argmax()]) + 1)
             table.ids[self.rows[at], index] = fresh
