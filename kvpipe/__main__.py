@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 
-COMMANDS = ("run", "replay")
+COMMANDS = ("run", "replay", "find")
 
 
 def main() -> None:
@@ -122,6 +122,10 @@ def _run_one(
         save_config(request.config, overrides, folder)
         return folder
 
+    if request.prepared.config.command == "find":
+        from kvpipe.find import run_find
+
+        return run_find(request.prepared, make_folder, sys.stdout)
     if request.prepared.config.command == "replay":
         from kvpipe.replay.command import run_replay
 

@@ -147,6 +147,7 @@ class RunConfig:
     plugins: Mapping[str, PluginChoice]
     example: Mapping[str, Any]
     trace: Mapping[str, Any]  # checked by `kvpipe replay`, which alone reads it
+    want: Mapping[str, Any]  # checked by `kvpipe find`, likewise
 
 
 def read_config(raw: Mapping[str, Any], fallback: Mapping[str, Any] | None = None) -> RunConfig:
@@ -167,7 +168,7 @@ def collect(
     """Every problem of shape and type, and the request with each wrong value replaced by the
     fallback's (None where that does not make it whole)."""
     problems: list[Problem] = []
-    known = {*FIXED_SECTIONS, *SECTIONS, "command", "example", "trace"}
+    known = {*FIXED_SECTIONS, *SECTIONS, "command", "example", "trace", "want"}
     for key in raw.keys() - known:
         problems.append(Problem(key, "a known section", f"'{key}'", did_you_mean(key, known)))
     fixed: dict[str, Any] = {}
@@ -188,6 +189,7 @@ def collect(
             plugins=plugins,
             example=raw.get("example") or {},
             trace=raw.get("trace") or {},
+            want=raw.get("want") or {},
             **fixed,
         )
         if whole

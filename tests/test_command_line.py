@@ -82,7 +82,7 @@ def test_three_mistakes_of_three_kinds_are_all_printed_one_line_each(capsys, tmp
         (["device=h100_80gb", "engine=vllm_0_17", "cache.block_size=64"], "1, 2, 4, 8, 16, 32"),
         (["device=h100_80gb", "cache.block_size=24"], "a multiple of 16"),
         (["example=mamba", "cache.mamba_page_size_padded=8192"], "194,560"),
-        (["nonsense"], "a command (run, replay)"),
+        (["nonsense"], "a command (run, replay, find)"),
         (["/etc"], "config.json"),
         (["nobody/nothing-of-that-name"], "model.repo: expected "),
     ],
