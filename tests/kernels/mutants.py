@@ -22,7 +22,8 @@ SUITES = (
     "test_cupy_backend.py",
     "test_kernels_against_torch.py",
 )
-CU, WRITE = "backends/kernels/kv_cache.cu", "backends/_write.py"
+CU, SHIM = "backends/kernels/kv_cache.cu", "backends/kernels/host_shim.h"
+WRITE = "backends/_write.py"
 GATHER, PAGES, LAUNCH = "backends/_gather.py", "backends/_pages.py", "backends/_launch.py"
 ERRORS = "backends/_errors.py"
 
@@ -112,6 +113,9 @@ MUTANTS = (
     _("a page's address does not matter", PAGES, "numbers = [base]", "numbers = [0]"),
     _("copies may overlap", LAUNCH, "    if clash:\n", "    if False:\n"),
     _("two copies may have one destination", LAUNCH, "times > 1 or dst in sources", "dst in sources"),
+    _("streamed rows lose their unaligned head", SHIM, "while (to < end && ((std::uintptr_t)to & 63)) stream16(to, from);", "while (to < end && ((std::uintptr_t)to & 63)) to += 16, from += 16;"),
+    _("streamed rows lose their tail", SHIM, "    while (to < end) stream16(to, from);\n", ""),
+    _("rows of odd lengths are streamed", SHIM, "(((std::uintptr_t)to | bytes) & 15) == 0", "true"),
     _("an error is reported for ever", ERRORS, "        self._record.zero_()\n", ""),
 )  # fmt: skip
 

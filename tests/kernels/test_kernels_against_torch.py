@@ -186,6 +186,29 @@ def test_states_are_filled_copied_and_packed_beside_token_arrays(backend):
     assert both.same()
 
 
+@pytest.mark.parametrize("row", [16, 80, 128, 1040])
+@pytest.mark.parametrize("shift", [0, 16, 48, 1])
+def test_launches_that_write_around_the_caches_write_the_same(backend, row, shift):
+    """From 1 MiB on the host streams its stores, 64 bytes at a time where addresses allow."""
+    tokens = (1 << 20) // row + 1
+    view = ArrayView(
+        layer="l", array="k", buffer=0, dtype="uint8", per_token=True, offset=shift,
+        shape=(tokens // 16 + 1, 16, 1, row), strides=(16 * row, row, row, 1),
+    )  # fmt: skip
+    both = Both(backend, [view])
+    generator = torch.Generator().manual_seed(row)
+    rows = torch.randint(0, 256, (tokens, 1, row), dtype=torch.uint8, generator=generator)
+    slots = torch.randperm(view.shape[0] * 16, generator=generator)[:tokens]
+    both.do("write_kv", BUFFER, view, rows, slots)
+    table = torch.randperm(view.shape[0], generator=generator).to(torch.int32)
+    both.do("gather", BUFFER, view, table, tokens, 16)
+    half = view.shape[0] // 2
+    both.do("copy_blocks", BUFFERS, [view], [(i, half + i) for i in range(half)])
+    packed = both.do("pack", BUFFERS, [view], list(range(view.shape[0])))
+    both.do("unpack", BUFFERS, [view], table.tolist(), packed.cpu())
+    assert both.same()
+
+
 def test_nothing_to_do_does_nothing(backend):
     case = COMMIT_CASES[0]
     both = Both(backend, views_of(case))

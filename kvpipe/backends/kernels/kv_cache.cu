@@ -15,7 +15,7 @@
 //    by one on a CPU, in any order, is a faithful execution.
 //
 // Thread layout: threadIdx.x is a lane within a row, threadIdx.y (and blockIdx.x) the row.
-// KV_HOST_FAST (one thread a row) turns the lane loops into memcpy, memset and a vectorised loop.
+// KV_HOST_FAST (one thread a row) turns the lane loops into block copies, memset and a vectorised loop.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -24,6 +24,7 @@ typedef unsigned long long u64;
 typedef long long i64;
 
 #ifndef KV_KERNEL
+#define KV_ROWS(count)  // tells the host's copies how much one launch moves
 #define KV_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256) name(__VA_ARGS__)
 #endif
 
@@ -52,7 +53,7 @@ static __device__ void report(u32* err, u32 operation, u32 index, i64 value, i64
 template <class V>
 static __device__ __forceinline__ void copy_row(u8* dst, const u8* src, u32 length) {
 #ifdef KV_HOST_FAST
-    __builtin_memcpy(dst, src, (u64)length * sizeof(V));
+    kv_host::copy_bytes(dst, src, (u64)length * sizeof(V));
 #else
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < length; i += blockDim.x) ((V*)dst)[i] = ((const V*)src)[i];
@@ -364,6 +365,7 @@ template <class Move>
 static __device__ __forceinline__ void write_rows(Side side, const i64* slots, u32 num_tokens, u32 block_size,
                                                   i64 num_slots, u32* err, Move move) {
     u32 num_rows = num_tokens * side.num_heads;
+    KV_ROWS(num_rows);
 #pragma unroll 1
     for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < num_rows; row += gridDim.x * blockDim.y) {
         u32 token = row / side.num_heads, head = row - token * side.num_heads;
@@ -429,6 +431,7 @@ static __device__ __forceinline__ void gather_rows(u8* out, i64 out_row_stride, 
                                                    u32 num_tokens, u32 manager_block_size, u32 block_size, i64 num_slots, u32* err,
                                                    Move move) {
     u32 num_rows = (num_tokens - first_token) * num_heads;
+    KV_ROWS(num_rows);
 #pragma unroll 1
     for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < num_rows; row += gridDim.x * blockDim.y) {
         u32 new_token = row / num_heads, head = row - new_token * num_heads;
@@ -527,6 +530,7 @@ static __device__ __forceinline__ void copy_pages(u8* base, const i64* table, co
                                                   u32* err) {
     const i64* line = table + blockIdx.z * PAGE_COLUMNS;
     Page page = page_of(line);
+    KV_ROWS((u64)num_pairs * page.num_rows);
 #pragma unroll 1
     for (u32 i = blockIdx.y; i < num_pairs; i += gridDim.y) {
         i64 source = pairs[2 * i], destination = pairs[2 * i + 1];
@@ -543,6 +547,7 @@ static __device__ __forceinline__ void move_pages(u8* base, const i64* table, u8
                                                   u32 num_blocks, u32* err) {
     const i64* line = table + blockIdx.z * PAGE_COLUMNS;
     Page page = page_of(line);
+    KV_ROWS((u64)num_blocks * page.num_rows);
 #pragma unroll 1
     for (u32 i = blockIdx.y; i < num_blocks; i += gridDim.y) {
         if (!usable(line, blocks[i], err, PACK ? PACK_BLOCK : UNPACK_BLOCK, i)) continue;
