@@ -157,21 +157,34 @@ class BlockPool:
         """Drop one reference of each block. ids [n] in chain order: the last is evicted first, so
         that what is left of a cached chain is a prefix."""
         if type(ids) is np.ndarray and ids.dtype is _INTP and 0 < (num := len(ids)) <= _SHORT:
-            state = self._state
-            try:
-                plain = state[ids].tobytes() == _PLAIN[num]
-            except IndexError:
-                plain = False  # a foreign id: _valid says which
-            if plain and ids.tobytes()[_SIGNS].isascii():
-                # All held once and none keyed. Distinct stamps both mark them free and show an id
-                # that was named twice: only one of its stamps can be read back.
-                state[ids] = _STAMPS[num]
-                if state[ids].tobytes() != _STAMP_BYTES[num]:
-                    state[ids] = _ONE_REFERENCE
-                    self._refuse_repeats(ids)
+            freed = self._free_one(ids.item()) if num == 1 else self._free_plain(ids, num)
+            if freed:
                 self._push(ids, num)
                 return
         self._free_mixed(self._valid(ids))
+
+    def _free_one(self, block: int) -> bool:
+        """Whether the block was held once and not keyed; it is marked free then."""
+        plain = 0 < block < self.num_blocks and self._state.item(block) == _ONE_REFERENCE
+        if plain:
+            self._state[block] = 0
+        return plain
+
+    def _free_plain(self, ids: Ids, num: int) -> bool:
+        """The same of several. Distinct stamps both mark them free and show an id that was named
+        twice: only one of its stamps can be read back."""
+        state = self._state
+        try:
+            plain = state[ids].tobytes() == _PLAIN[num]
+        except IndexError:
+            return False  # a foreign id: _valid says which
+        if not plain or not ids.tobytes()[_SIGNS].isascii():
+            return False
+        state[ids] = _STAMPS[num]
+        if state[ids].tobytes() != _STAMP_BYTES[num]:
+            state[ids] = _ONE_REFERENCE
+            self._refuse_repeats(ids)
+        return True
 
     def _free_mixed(self, ids: Ids) -> None:
         state = self._state[ids]
