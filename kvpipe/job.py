@@ -23,6 +23,7 @@ from kvpipe.report._memory_map import memory_map
 from kvpipe.report._summary import summary
 from kvpipe.report.base import Headline, ReportInput
 from kvpipe.reproduce import LogComparison, compare_with_log
+from kvpipe.serve import line_of
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.validation.base import Note
 
@@ -125,6 +126,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         backend_facts=result.backend.describe(),
         job=job,
         log=_compared_with_log(result),
+        serve=line_of(result),
     )
 
 

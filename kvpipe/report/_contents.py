@@ -34,6 +34,8 @@ def contents(report: ReportInput) -> list[Section]:
     sections += _accounts(report.accounts, plan)
     sections += _notes(report)
     sections.append(_end(report))
+    if report.serve:
+        sections.append(Section(title="To serve this plan", verbatim=[Line(report.serve)]))
     return sections
 
 

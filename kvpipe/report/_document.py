@@ -34,6 +34,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "capacity": asdict(report.plan.capacity) if report.plan.capacity else None,
         "printed": [asdict(line) for line in report.plan.printed],
         "log": plain(report.log),
+        "serve": report.serve,
         "memory": {
             "profiling": report.profile.plugin,
             "ranks": [_memory(rank) for rank in report.profile.ranks],

@@ -30,6 +30,7 @@ class Section:
     align: str = ""
     rows: Sequence[Sequence[str]] = ()
     paragraphs: Sequence[Line] = ()
+    verbatim: Sequence[Line] = ()  # never wrapped: to be copied
 
 
 def wrap(text: str, width: int, style: str = "", indent: str = INDENT) -> list[Line]:
@@ -53,6 +54,7 @@ def lay_out(sections: Sequence[Section], width: int) -> Iterator[Line]:
         yield from _table(section, width)
         for paragraph in section.paragraphs:
             yield from wrap(paragraph.text, width, paragraph.style)
+        yield from section.verbatim
 
 
 def _table(section: Section, width: int) -> Iterator[Line]:

@@ -39,6 +39,7 @@ class ReportInput:
     of every layer lies, as JSON (None: allocation was not asked).
     timings: seconds a stage, in order. config: the run's settings as they were composed. job: the
     job of a sweep, else None. log: an engine's log beside this plan (profiling=log).
+    serve: the command that starts vLLM with this plan ("": none does).
     """
 
     headline: Headline
@@ -53,6 +54,7 @@ class ReportInput:
     backend_facts: Mapping[str, str] = field(default_factory=dict)
     job: str | None = None
     log: LogComparison | None = None
+    serve: str = ""
 
 
 class Report(ABC):
