@@ -18,7 +18,7 @@ import torch
 import transformers
 
 import kvpipe
-from kvpipe.integrations.transformers import bind, generate_keyword, layers_of
+from kvpipe.integrations.transformers import bind, cache_keyword, layers_of
 from kvpipe.specs.base import RequestLimits
 
 PROMPTS = (600, 30, 150, 60)  # tokens: a skewed batch, where padding hurts most
@@ -55,7 +55,7 @@ def timed(model: Any, inputs: dict[str, Any], new_tokens: int, cache: Any) -> tu
     """The generated sequences, and new tokens a second."""
     options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False}
     start = time.perf_counter()
-    found = model.generate(**inputs, **options, **{generate_keyword(): cache})
+    found = model.generate(**inputs, **options, **{cache_keyword(model): cache})
     return found, len(inputs["input_ids"]) * new_tokens / (time.perf_counter() - start)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.integrations._needs import LayerNeeds, dtype_name
-from kvpipe.integrations._versions import generate_keyword
+from kvpipe.integrations._versions import cache_keyword
 
 TINY_PARAMETERS = 5_000_000
 MAX_ENCODER_TOKENS = 24  # of the encoder-decoders that take token ids
@@ -122,7 +122,7 @@ def generate(
     """Greedy tokens and the logits they were chosen from."""
     import torch
 
-    options: dict[str, Any] = {generate_keyword(): cache} if cache is not None else {}
+    options: dict[str, Any] = {cache_keyword(model): cache} if cache is not None else {}
     if chunk is not None:
         options["prefill_chunk_size"] = chunk
     with torch.no_grad():

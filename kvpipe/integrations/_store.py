@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvpipe.blocks import BlockCopy, BlockManager
+from kvpipe.blocks import BlockManager
+from kvpipe.blocks.transfer import BlockMover
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.layouts.base import ArrayView
 from kvpipe.stages.allocation.base import KVBuffers
 
 Ints = npt.NDArray[np.int64]
@@ -59,13 +59,13 @@ class PagedStore:
     def __init__(self, manager: BlockManager, buffers: KVBuffers, prefix_caching: bool) -> None:
         self.manager, self.buffers, self.backend = manager, buffers, buffers.backend
         self.prefix_caching = prefix_caching
+        self._copy = BlockMover(buffers).copy
         self.rows: list[int] = []  # request of each row
         self.starts: Ints = np.zeros(0, np.int64)  # first column that is a token
         self.seen = 0  # columns stored by earlier steps
         self.told: list[int] = []  # tokens of each row that the manager knows by id
         self.step: Step | None = None
         self.encoder_columns: list[Ints] = []  # of each row: encoder positions that are tokens
-        self.encoder_length = 0
         self.peak_blocks = 0
         # Direct mode: the layer written last, the layers that others read, and those read so far.
         self.last_updated: Any = None
@@ -100,7 +100,7 @@ class PagedStore:
         for request in self.rows:
             self.manager.free(request)
         self.rows, self.starts, self.seen, self.step = [], np.zeros(0, np.int64), 0, None
-        self.told, self.encoder_columns, self.encoder_length = [], [], 0
+        self.told, self.encoder_columns = [], []
 
     def select_rows(self, indices: Sequence[int]) -> None:
         """The new row i is the old row indices[i] (beam search). The first heir of a row takes its
@@ -129,22 +129,23 @@ class PagedStore:
 
     # --- steps -----------------------------------------------------------------------------------
     def begin(self, num_columns: int, token_ids: Ints | None) -> None:
-        """Blocks for the next num_columns columns of every row, or OutOfBlocks for all.
+        """Blocks for the next num_columns columns of every row. After OutOfBlocks `release` it all:
+        rows before the one that ran short have theirs already.
 
         token_ids [B, T]: needed with prefix caching."""
         pads = np.clip(self.starts - self.seen, 0, num_columns)
         self.step = Step(num_columns, pads)
         self.manager.begin_step()
-        copies: list[BlockCopy] = []
         new = num_columns - pads
         ids = token_ids if self.prefix_caching else None
         if ids is None and (new == 1).all() and (self.starts < self.seen).all():
-            copies += self.manager.append(self.rows)
+            self._copy(self.manager.append(self.rows))
         else:
             for row in np.flatnonzero(new).tolist():
                 tokens = self._unknown_tokens(row, ids)
-                copies += self.manager.allocate(self.rows[row], int(new[row]), token_ids=tokens)
-        self._copy(copies)
+                # Copied at once: a block that is copied from may be handed to the next row.
+                request, count = self.rows[row], int(new[row])
+                self._copy(self.manager.allocate(request, count, token_ids=tokens))
         self.peak_blocks = max(self.peak_blocks, self.blocks_held())
 
     def _unknown_tokens(self, row: int, ids: Ints | None) -> list[int]:
@@ -172,30 +173,9 @@ class PagedStore:
     def end(self) -> None:
         assert self.step is not None
         self.flush_states()
+        self.last_updated = None
         self.seen += self.step.num_columns
         self.step = None
-
-    def _copy(self, copies: Sequence[BlockCopy]) -> None:
-        """Copy on write, before anything of this step is written."""
-        for group in {copy.group for copy in copies}:
-            pairs = [(copy.src, copy.dst) for copy in copies if copy.group == group]
-            for layer in self.buffers.addresses.layers:
-                if layer.group != group:
-                    continue
-                for view in layer.views:
-                    split = self._split(view, group)
-                    kernel = [
-                        (s * split + j, d * split + j) for s, d in pairs for j in range(split)
-                    ]
-                    self.backend.copy_blocks(self.buffers.buffers, [view], kernel)
-
-    def _split(self, view: ArrayView, group: int) -> int:
-        """Kernel blocks of one manager block."""
-        return (
-            self.manager.config.groups[group].spec.block_size // view.shape[1]
-            if (view.per_token)
-            else 1
-        )
 
     # --- addresses -------------------------------------------------------------------------------
     def current(self) -> Step:

@@ -34,15 +34,6 @@ def require_transformers() -> None:
 
 
 def cache_keyword(module: Any) -> str:
-    """The name under which a model's (or decoder's) forward takes its cache."""
+    """The name under which a model's forward, and so its `generate`, takes its cache."""
     names = inspect.signature(module.forward).parameters
     return next((name for name in CACHE_KEYWORDS if name in names), CACHE_KEYWORDS[0])
-
-
-def generate_keyword() -> str:
-    """The name under which `generate` takes a cache."""
-    return (
-        "cache"
-        if tuple(map(int, version("transformers").split(".")[:2])) >= (5, 24)
-        else ("past_key_values")
-    )

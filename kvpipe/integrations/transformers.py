@@ -15,6 +15,6 @@ from __future__ import annotations
 from kvpipe.integrations._bind import BoundModel as BoundModel
 from kvpipe.integrations._bind import bind as bind
 from kvpipe.integrations._bind import layers_of as layers_of
-from kvpipe.integrations._versions import generate_keyword as generate_keyword
+from kvpipe.integrations._versions import cache_keyword as cache_keyword
 
-__all__ = ["BoundModel", "bind", "generate_keyword", "layers_of"]
+__all__ = ["BoundModel", "bind", "cache_keyword", "layers_of"]

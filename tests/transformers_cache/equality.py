@@ -9,7 +9,7 @@ from typing import Any
 from tiny_models import ENCODER_DECODERS, build, inputs_of
 
 import kvpipe
-from kvpipe.integrations.transformers import bind, generate_keyword, layers_of
+from kvpipe.integrations.transformers import bind, cache_keyword, layers_of
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.base import Plan
 
@@ -44,7 +44,7 @@ def generate(model: Any, inputs: dict[str, Any], cache: Any = None, **options: A
         output_logits=True,
     )
     if cache is not None:
-        asked[generate_keyword()] = cache
+        asked[cache_keyword(model)] = cache
     return model.generate(**inputs, **{**asked, **options})
 
 

@@ -19,7 +19,7 @@ from tiny_models import VOCAB, build, prompts
 
 from kvpipe.blocks import OutOfBlocks
 from kvpipe.errors import ConfigError
-from kvpipe.integrations.transformers import bind, generate_keyword
+from kvpipe.integrations.transformers import bind, cache_keyword
 
 CHUNKABLE = [
     "llama", "mistral", "gemma3", "gpt_oss", "qwen3_next", "deepseek_v3", "llama4", "jamba",
@@ -192,7 +192,7 @@ def test_an_fp8_cache_stays_within_its_bound(family: str) -> None:
 def teacher_forced(model: Any, text: dict[str, Any], cache: Any = None, prompt: int = 37) -> Any:
     """[B, T, vocabulary] logits of a given text: a prompt, then token by token."""
     ids, mask = text["input_ids"], text["attention_mask"]
-    given = {} if cache is None else {generate_keyword(): cache}
+    given = {} if cache is None else {cache_keyword(model): cache}
     columns = [slice(0, prompt)] + [slice(i, i + 1) for i in range(prompt, ids.shape[1])]
     if cache is None:
         columns = [slice(0, ids.shape[1])]
