@@ -348,3 +348,24 @@ def test_the_command_without_a_trace_is_a_wrong_request(
     assert printed.out == ""
     assert "trace: expected requests to replay, got none" in printed.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", sorted(p.stem for p in (CONF_DIR / "model").glob("*.yaml")))
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_every_preset_serves_a_trace_and_gives_all_blocks_back(
+    model: str, prefix_caching: bool
+) -> None:
+    from kvpipe.replay.command import plan_of as plan_of_request
+    from kvpipe.requests import prepared_request
+
+    if model == "hf":
+        pytest.skip("a reader, not a preset")
+    words = [f"model={model}", "device=cpu", "cache.kv_cache_memory_bytes=8GiB"]
+    plan = plan_of_request(prepared_request(words).prepared)
+    prompt = max(1, min(600, plan.limits.max_model_len // 3))
+    trace = section("synthetic", max_requests=30, prompt_tokens=prompt, shared_prefix_tokens=prompt)
+    result = run(trace, plan, prefix_caching=prefix_caching)
+    counts = result.counts
+    assert counts.finished + counts.too_long + counts.never_fit == 30 and counts.finished > 0
+    assert result.pool.in_use == 0
