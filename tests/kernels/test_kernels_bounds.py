@@ -113,7 +113,7 @@ def test_a_block_past_the_end_is_neither_packed_nor_unpacked(cache):
 
 def test_a_request_or_position_past_the_end_has_no_slot(backend):
     table = torch.tensor([[3, 4], [5, -1]], dtype=torch.int32)
-    requests, positions = torch.tensor([0, 2, 1, -1]), torch.tensor([33, 0, 2, 5])
+    requests, positions = torch.tensor([0, 2, 1, -1]), torch.tensor([32, 0, 2, 5])
     slots = backend.slot_mapping(table, requests[1:], positions[1:], 16)
     assert slots.tolist() == [-1, 5 * 16 + 2, -1]
     with pytest.raises(
@@ -122,7 +122,7 @@ def test_a_request_or_position_past_the_end_has_no_slot(backend):
         backend.check()
     assert backend.slot_mapping(table, requests[:1], positions[:1], 16).tolist() == [-1]
     with pytest.raises(
-        IndexError, match=r"positions\[0\] is token 33, the block table ends at 31; 1 out of range"
+        IndexError, match=r"positions\[0\] is token 32, the block table ends at 31; 1 out of range"
     ):
         backend.check()
 
