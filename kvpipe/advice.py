@@ -12,11 +12,11 @@ from math import gcd
 from typing import Any
 
 from kvpipe.errors import KvpipeError
+from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, Result, plan_with, prepare
 from kvpipe.report._figures import size
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.grouping.base import Capacity, Plan
-from kvpipe.stages.validation.base import Note
 
 MUCH_PADDING = 20.0  # percent of a kind of layers
 PADDING_BY_DRAFT = 5.0

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from kvpipe.advice import advise
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
+from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, Result, execute
 from kvpipe.report._accounts import replicas_of, split_bytes
 from kvpipe.report._atomic import write_atomic
@@ -25,7 +26,6 @@ from kvpipe.report.base import Headline, ReportInput
 from kvpipe.reproduce import LogComparison, compare_with_log
 from kvpipe.serve import line_of
 from kvpipe.stages.binding.base import VerifyReport
-from kvpipe.stages.validation.base import Note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +84,16 @@ def _unproven(proof: VerifyReport) -> str:
     if proof.inject != "none" and proof.rows and not proof.mismatches:
         return f"binding.verify.inject={proof.inject}: the fault was injected and did not show"
     return ""
+
+
+def run_beside(prepared: Prepared) -> Outcome:
+    """A process that is not the first of several: the same stages; no report and no files."""
+    result = execute(prepared)
+    mismatches = sum(bound.verify.mismatches for bound in result.bound)
+    if mismatches and result.bound[0].verify.inject == "none":
+        lines = (f"binding.verify: {mismatches:,} values read back were not those written",)
+        return Outcome(status="failed", exit_code=3, lines=lines)
+    return Outcome(status="fits", exit_code=0)
 
 
 def failure(error: Exception) -> Outcome:
@@ -170,9 +180,7 @@ def _proof(reports: list[VerifyReport]) -> VerifyReport:
 
 
 def _notes(result: Result) -> list[Note]:
-    texts = [*result.plan.notes]
-    for where in result.addresses:
-        texts += where.notes
+    texts = [text for where in result.addresses for text in where.notes]
     for bound in result.bound:
         texts += bound.notes
     return [Note(text=text) for text in dict.fromkeys(texts)]

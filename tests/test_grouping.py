@@ -274,7 +274,8 @@ def test_a_window_can_fit_less_than_full_attention_and_the_note_says_why() -> No
     window = [replace(WINDOW, sliding_window=4096)] * 32
     result = made(window, 1024 * MIB, limits=limits, fit=True)
     assert (full.limits.max_model_len, result.limits.max_model_len) == (8176, 8160)
-    assert "with 2048 all 131,072 tokens fit" in result.notes[0]
+    assert "with fewer all 131,072 tokens fit" in result.notes[0].text
+    assert result.notes[0].knob == "scheduler.max_num_batched_tokens=2048"
     small = replace(limits, max_num_batched_tokens=2048)
     helped = made(window, 1024 * MIB, limits=small, fit=True)
     assert (helped.limits.max_model_len, helped.notes) == (131072, ())
@@ -287,7 +288,8 @@ def test_an_engine_that_counts_one_group_admits_what_can_never_be_scheduled() ->
     assert result.capacity is not None
     longest = result.capacity.longest_request
     assert longest < 262144
-    assert f"a request beyond {longest:,} tokens can never be scheduled" in result.notes[0]
+    assert f"a request beyond {longest:,} tokens can never be scheduled" in result.notes[0].text
+    assert result.notes[0].is_warning
     with pytest.raises(DoesNotFit) as error:
         made(padded, 60 * MIB, limits=LIMITS.with_length(262144))
     assert error.value.longest_len == longest
@@ -295,9 +297,9 @@ def test_an_engine_that_counts_one_group_admits_what_can_never_be_scheduled() ->
 
 def test_more_requests_than_fit_are_noted_and_fewer_are_not() -> None:
     result = made([FULL] * 4, 400 * MIB, max_num_seqs=4)
-    assert result.notes == (
+    assert [note.text for note in result.notes] == [
         "scheduler.max_num_seqs=4, but memory holds 3 requests of 8,192 tokens at their peak",
-    )
+    ]
     assert made([FULL] * 4, 4096 * MIB, max_num_seqs=4).notes == ()
 
 
@@ -310,9 +312,9 @@ def test_all_ranks_get_the_blocks_of_the_poorest_and_the_rest_is_reported() -> N
     assert [rank.config.num_blocks for rank in result.ranks] == [alone.num_blocks] * 2
     unused = 700 * MIB // (4 * 65536) * 4 * 65536 - alone.ranks[0].config.size_bytes
     assert [rank.stranded_bytes for rank in result.ranks] == [unused, 0]
-    assert result.notes == (
-        "unused, since every rank has the blocks of the poorest: rank 0 300.0 MiB",
-    )
+    assert [(note.text, note.is_warning) for note in result.notes] == [
+        ("unused, since every rank has the blocks of the poorest: rank 0 300.0 MiB", True),
+    ]
 
 
 def test_a_stage_keeps_every_group_and_a_stage_without_caches_limits_nothing() -> None:

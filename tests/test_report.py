@@ -29,6 +29,7 @@ from report_runs import (
 )
 
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem
+from kvpipe.notes import Note
 from kvpipe.planning import plan
 from kvpipe.plugins import REGISTRIES, SPECS
 from kvpipe.report._accounts import CAUSES, KV_CAUSES, split_bytes
@@ -47,7 +48,6 @@ from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.allocation._addresses import address_map
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.grouping.base import EngineCapacity, Plan
-from kvpipe.stages.validation.base import Note
 
 ROOT = Path(__file__).parents[1]
 LLAMA = plan_of(layers_of((full(), 32)), (GIB,), length=8176)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from kvpipe.notes import Note
 from kvpipe.report._accounts import KV_CAUSES, RankAccount
 from kvpipe.report._figures import count, percent, size
 from kvpipe.report.base import ReportInput
 from kvpipe.specs.base import RequestLimits, cdiv
 from kvpipe.stages.grouping.base import Capacity, KVCacheGroupSpec, Plan
-from kvpipe.stages.validation.base import Note
 
 MANY_TIMES = 2.0  # peak over steady state from which on the peak is worth a warning
 MUCH_PADDING = 0.10  # share of the pool
@@ -21,9 +21,8 @@ MUCH_PADDING = 0.10  # share of the pool
 
 def all_notes(report: ReportInput) -> tuple[Note, ...]:
     """What the stages noted, what the plan noted, and what follows from the numbers; no repeats."""
-    plan_notes = (Note(text=text) for text in report.plan.notes)
     derived = advice(report.plan, report.accounts)
-    return tuple(dict.fromkeys((*report.notes, *plan_notes, *derived)))
+    return tuple(dict.fromkeys((*report.notes, *report.plan.notes, *derived)))
 
 
 def advice(plan: Plan, accounts: Iterable[RankAccount]) -> Iterator[Note]:

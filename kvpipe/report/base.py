@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from kvpipe.errors import KvpipeError
+from kvpipe.notes import Note
 from kvpipe.report._accounts import RankAccount
 from kvpipe.reproduce import LogComparison
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.grouping.base import Plan
 from kvpipe.stages.profiling.base import MemoryProfile
-from kvpipe.stages.validation.base import Note
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvpipe.notes import Note
 from kvpipe.stages.grouping._admission import size, smaller_batch
 from kvpipe.stages.grouping._ranks import RankedPlans
 from kvpipe.stages.grouping.base import Capacity, GroupingRequest
 
 
-def notes(request: GroupingRequest, made: RankedPlans, capacity: Capacity | None) -> Iterator[str]:
+def notes(request: GroupingRequest, made: RankedPlans, capacity: Capacity | None) -> Iterator[Note]:
     yield from _stranded(made)
     yield from _batch_beside_windows(request, made)
     if capacity is not None:
@@ -17,37 +18,43 @@ def notes(request: GroupingRequest, made: RankedPlans, capacity: Capacity | None
         yield from _too_many_requests(request, capacity)
 
 
-def _stranded(made: RankedPlans) -> Iterator[str]:
+def _stranded(made: RankedPlans) -> Iterator[Note]:
     stranded = [(i, r.stranded_bytes) for i, r in enumerate(made.ranks) if r.stranded_bytes]
     if stranded:
         listed = ", ".join(f"rank {i} {size(num_bytes)}" for i, num_bytes in stranded)
-        yield f"unused, since every rank has the blocks of the poorest: {listed}"
+        text = f"unused, since every rank has the blocks of the poorest: {listed}"
+        yield Note(text=text, is_warning=True)
 
 
-def _batch_beside_windows(request: GroupingRequest, made: RankedPlans) -> Iterator[str]:
+def _batch_beside_windows(request: GroupingRequest, made: RankedPlans) -> Iterator[Note]:
     asked = request.rules.limits(request.limits)
     if made.limits.max_model_len == asked.max_model_len:
         return
     if batch := smaller_batch(made.admissions, asked):
-        yield (
-            f"scheduler.max_num_batched_tokens={asked.max_num_batched_tokens}: tokens in flight "
-            f"are held beside each window; with {batch} all {asked.max_model_len:,} tokens fit"
+        yield Note(
+            text="tokens in flight are held beside each window, and cost length: with fewer all "
+            f"{asked.max_model_len:,} tokens fit",
+            knob=f"scheduler.max_num_batched_tokens={batch}",
+            is_warning=True,
         )
 
 
-def _unschedulable(request: GroupingRequest, capacity: Capacity) -> Iterator[str]:
+def _unschedulable(request: GroupingRequest, capacity: Capacity) -> Iterator[Note]:
     longest = capacity.longest_request
     if longest < capacity.request_len:
-        yield (
-            f"engine={request.rules.name} starts, but a request beyond {longest:,} tokens can "
-            f"never be scheduled; set scheduler.max_model_len={max(1, longest)}"
+        yield Note(
+            text=f"engine={request.rules.name} starts, but a request beyond {longest:,} tokens can "
+            "never be scheduled",
+            knob=f"scheduler.max_model_len={max(1, longest)}",
+            is_warning=True,
         )
 
 
-def _too_many_requests(request: GroupingRequest, capacity: Capacity) -> Iterator[str]:
+def _too_many_requests(request: GroupingRequest, capacity: Capacity) -> Iterator[Note]:
     if request.max_num_seqs and capacity.requests_at_peak < request.max_num_seqs:
-        yield (
-            f"scheduler.max_num_seqs={request.max_num_seqs}, but memory holds "
-            f"{capacity.requests_at_peak:,} requests of {capacity.request_len:,} tokens at their "
-            "peak"
+        held = capacity.requests_at_peak
+        noun = "request" if held == 1 else "requests"
+        yield Note(
+            text=f"scheduler.max_num_seqs={request.max_num_seqs}, but memory holds {held:,} {noun} "
+            f"of {capacity.request_len:,} tokens at their peak"
         )

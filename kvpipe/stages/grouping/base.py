@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvpipe.engines.base import EngineRules
+from kvpipe.notes import Note
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 
 
@@ -169,7 +170,7 @@ class Plan:
     padding: tuple[Padding, ...]
     capacity: Capacity | None  # None when there is nothing to store
     printed: tuple[EngineCapacity, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def num_blocks(self) -> int:

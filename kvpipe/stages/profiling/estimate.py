@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from kvpipe.config import Bytes, parse_size
 from kvpipe.engines._defaults import graphs_reserved
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.notes import Note
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
 from kvpipe.stages.profiling._estimates import GIB, Estimate, activations, context, graphs
 from kvpipe.stages.profiling.base import (
@@ -27,7 +28,6 @@ from kvpipe.stages.profiling.base import (
     same_on_every_rank,
 )
 from kvpipe.stages.profiling.fixed import by_hand
-from kvpipe.stages.validation.base import Note
 
 
 class EstimateProfiling:

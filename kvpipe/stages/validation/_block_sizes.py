@@ -11,6 +11,7 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, Problem, SpecError
 from kvpipe.layouts.auto import candidates
 from kvpipe.layouts.base import Layout
+from kvpipe.notes import Note
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.validation._layers import (
     Layer,
@@ -20,7 +21,6 @@ from kvpipe.stages.validation._layers import (
     with_block_size,
 )
 from kvpipe.stages.validation._state_blocks import share_pool
-from kvpipe.stages.validation.base import Note
 
 DEFAULT_BLOCK_SIZE = 16
 # Tokens the state kernels take at once, where neither the model's file nor the user says: that of

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from kvpipe.config import CacheConfig
 from kvpipe.models.base import ModelGeometry
-from kvpipe.stages.validation.base import Note, ResolvedDevice
+from kvpipe.notes import Note
+from kvpipe.stages.validation.base import ResolvedDevice
 
 
 @dataclass(frozen=True, kw_only=True)

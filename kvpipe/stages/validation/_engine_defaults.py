@@ -8,7 +8,8 @@ from typing import Any
 from kvpipe.config import RunConfig
 from kvpipe.engines._defaults import EngineDefaults, chunked_beyond, defaults_of
 from kvpipe.engines._versions import NEWEST
-from kvpipe.stages.validation.base import Note, ResolvedDevice
+from kvpipe.notes import Note
+from kvpipe.stages.validation.base import ResolvedDevice
 
 _NEWEST = ".".join(map(str, NEWEST))
 

@@ -10,17 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvpipe.models.base import ModelGeometry
+from kvpipe.notes import Note
 from kvpipe.specs.base import CacheLayer, RequestLimits
-
-
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """Something the user should know about the run. knob: the setting that changes it ("" if none).
-    is_warning: it costs memory, speed or correctness; otherwise it only explains a choice."""
-
-    text: str
-    knob: str = ""
-    is_warning: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
