@@ -171,6 +171,7 @@ def proof_positions(
     if len(held) <= max_tokens:
         return held
     edges = [p for p in held if p % block_size in (0, block_size - 1)]
-    kept = {held[0], held[-1], *edges[: max_tokens // 4], *edges[-(max_tokens // 4) :]}
+    few = max_tokens // 4
+    kept = {held[0], held[-1], *edges[:few], *edges[len(edges) - few :]}
     rest = [p for p in held if p not in kept]
     return sorted(kept | set(random.sample(rest, max(0, max_tokens - len(kept)))))
