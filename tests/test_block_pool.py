@@ -158,6 +158,15 @@ def test_forgotten_content_is_no_hit_and_loses_no_block() -> None:
     assert sorted(pool.allocate(4).tolist()) == [1, 2, 3, 4]
 
 
+def test_reclaimable_counts_blocks_that_lose_their_last_reference() -> None:
+    pool = BlockPool(5)
+    once, twice = pool.allocate(2)
+    pool.share([twice])
+    assert pool.reclaimable([]) == pool.reclaimable([twice]) == 0
+    assert pool.reclaimable([once]) == pool.reclaimable([twice, twice]) == 1
+    assert pool.reclaimable([twice, once, twice]) == 2
+
+
 def test_statistics_count_what_happened() -> None:
     pool = BlockPool(10)
     a, b = pool.allocate(4), pool.allocate(3)

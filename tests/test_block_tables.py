@@ -339,3 +339,31 @@ def test_a_group_without_layers_on_this_rank_still_has_a_table() -> None:
     manager.add_request("r")
     manager.allocate("r", 5)
     assert len(manager.block_ids("r", 0)) == 2
+
+
+def test_a_state_that_a_chunk_skipped_gets_no_block() -> None:
+    """After 10 tokens at once the state at 8 was never written: holding it would be waste."""
+    manager = manager_of([mamba(4, "align")], setting=Setting("", [], "align"))
+    manager.add_request("r")
+    manager.allocate("r", 10)
+    manager.allocate("r", 1)
+    assert manager.pool.stats().in_use == 1
+    for _ in range(2):
+        manager.append(["r"])
+    assert manager.pool.stats().in_use == 2  # the state at 12, and the running one
+
+
+def test_requests_that_share_a_window_leave_it_in_the_same_step() -> None:
+    specs: list[KVCacheSpec] = [sliding(2, 3), full(2)]
+    manager = manager_of(specs, prefix_caching=True)
+    for name in ("a", "b", "c"):
+        hit = manager.add_request(name, list(range(9)))
+        manager.allocate(name, 9 - hit)
+    shared = manager.block_table(0, ["a"])[0][3]
+    assert manager.pool.references([shared])[0] == 3
+    for token in range(12):
+        manager.append(["a", "b", "c"], [50 + token] * 3)
+    assert manager.pool.references([shared])[0] == 0
+    for name in ("a", "b", "c"):
+        manager.free(name)
+    assert manager.pool.num_free == 99

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 
 # Columns of what `DecodePlan.at` returns, in tokens or table indices; -1 where there is none.
 TAKE = 0  # the one index that this step must get a block for
@@ -60,14 +60,12 @@ class DecodePlan:
         before = self.spec.resident(computed - 1, 1, self.limits)
         take = [i for i in _ends(want) if i not in before]
         drop = [i for i in _ends(before) if i not in want]
-        # Ranges that differ by one index at an end, the new one beyond all that has content.
-        content = cdiv(self.spec.written(0, computed, self.limits).stop, self.span)
+        # Ranges never go back, so the one index that is new is the last, and without content.
         simple = (
             want.step == before.step == 1
             and len(take) <= 1
             and len(drop) <= 1
             and len(want) - len(before) == len(take) - len(drop)
-            and all(i >= content for i in take)
         )
         return (take or [-1])[0], (drop or [-1])[0], int(simple)
 
