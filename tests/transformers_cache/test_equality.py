@@ -19,12 +19,18 @@ GATHER_ONLY = {
 }
 
 
-def tiers(families: object) -> list[object]:
+def tiers(families: object, on_commit: tuple[str, ...] = COMMIT_TIER) -> list[object]:
     """The commit tier's families as they are, the others marked `full`."""
     return [
-        name if name in COMMIT_TIER else pytest.param(name, marks=pytest.mark.full)
+        name if name in on_commit else pytest.param(name, marks=pytest.mark.full)
         for name in families  # type: ignore[attr-defined]
     ]
+
+
+def first_of(values: object) -> list[object]:
+    """The first on every commit, the others marked `full`."""
+    first, *others = values  # type: ignore[misc]
+    return [first, *(pytest.param(value, marks=pytest.mark.full) for value in others)]
 
 
 @pytest.mark.parametrize("family", tiers(FAMILIES))
@@ -43,7 +49,7 @@ def test_block_ids_in_order_give_the_same(family: str) -> None:
     assert_equal(case.output, generated_with(case, family)[0])
 
 
-@pytest.mark.parametrize("family", tiers(FAMILIES))
+@pytest.mark.parametrize("family", tiers(FAMILIES, ("llama", "gemma3", "deepseek_v3")))
 def test_direct_mode_is_equal_where_a_model_can_take_it(family: str) -> None:
     case = reference(family)
     found, cache = generated_with(case, family, mode="auto", shuffle=7)

@@ -19,7 +19,7 @@ from equality import (
     planned,
     reference,
 )
-from test_equality import tiers
+from test_equality import first_of, tiers
 from tiny_models import FAMILIES, WINDOW, build, prompts
 
 import kvpipe
@@ -112,8 +112,8 @@ def test_prefix_caching_needs_groups_that_can_serve_one() -> None:
 
 
 # --- what lies in the pages ----------------------------------------------------------------------
-@pytest.mark.parametrize("family", tiers(["llama", "mistral", "jamba", "t5"]))
-@pytest.mark.parametrize("mode", ["gather", "direct"])
+@pytest.mark.parametrize("family", first_of(["jamba", "llama", "mistral", "t5"]))
+@pytest.mark.parametrize("mode", first_of(["gather", "direct"]))
 def test_nothing_is_read_that_was_not_written(family: str, mode: str) -> None:
     """Every page full of NaN before: one read too many would poison the text."""
     case = reference(family)
@@ -179,8 +179,8 @@ def test_pages_of_the_compiled_kernels_hold_the_same() -> None:
     """The raw CUDA kernels, compiled for the host, write and gather for a real model."""
     if problems := HostBackend.problems():
         pytest.skip(str(problems[0]))
-    case = reference("gemma3")
-    cache = bind(case.model, planned(case.model, "gemma3"), backend=HostBackend(), shuffle=2)
+    case = reference("llama")
+    cache = bind(case.model, planned(case.model, "llama"), backend=HostBackend(), shuffle=2)
     found = generate(case.model, case.inputs, cache)
     cache.bound.buffers.backend.check()
     cache.bound.unbind()
