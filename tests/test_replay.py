@@ -369,3 +369,9 @@ def test_every_preset_serves_a_trace_and_gives_all_blocks_back(
     counts = result.counts
     assert counts.finished + counts.too_long + counts.never_fit == 30 and counts.finished > 0
     assert result.pool.in_use == 0
+
+
+def test_a_preempted_request_does_not_count_its_own_blocks_as_hits() -> None:
+    result = served(at_once(*[(40, 100)] * 6), plan_of(30), prefix_caching=True)
+    assert result.counts.preemptions > 0
+    assert (result.counts.prompt_tokens, result.counts.hit_tokens) == (240, 0)
