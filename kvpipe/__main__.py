@@ -46,8 +46,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def complain(lines: Sequence[str]) -> None:
+    from kvpipe.agree import world
+
+    here = world()
+    who = f"kvpipe (rank {here.rank})" if here is not None else "kvpipe"
     for line in lines:
-        print(f"kvpipe: {line}", file=sys.stderr)
+        print(f"{who}: {line}", file=sys.stderr)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -130,8 +134,12 @@ def _run_one(
         from kvpipe.replay.command import run_replay
 
         return run_replay(request.prepared, make_folder, sys.stdout)
-    from kvpipe.job import run_job
+    from kvpipe.agree import world
+    from kvpipe.job import run_beside, run_job
 
+    here = world()
+    if here is not None and here.rank:
+        return run_beside(request.prepared).exit_code
     outcome = run_job(request.prepared, make_folder, sys.stdout, job=None)
     complain(outcome.lines)
     return outcome.exit_code

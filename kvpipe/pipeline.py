@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from kvpipe.agree import on_every_rank, place, world
 from kvpipe.backends.base import Backend
 from kvpipe.confdir import shipped_option
 from kvpipe.config import RunConfig, collect
@@ -78,7 +79,10 @@ def execute(prepared: Prepared) -> Result:
     plugins = config.plugins
     backend = make_backend(config, resolved.backend)
     with _timed(timings, "profiling"):
-        profile = plugins["profiling"].make().run(_profiling(config, resolved), backend)
+        profile = on_every_rank(
+            lambda: plugins["profiling"].make().run(_profiling(config, resolved), backend),
+            resolved.parallel,
+        )
     with _timed(timings, "grouping"):
         plan = plan_with(prepared, profile.available_kv_bytes)
     with _timed(timings, "allocation"):
@@ -167,11 +171,16 @@ def _grouping(
 
 
 def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int, AddressMap]:
-    """Rank -> its address map, for the first rank of each distinct config."""
+    """Rank -> its address map, for the first rank of each distinct config; among several processes
+    for this process's rank alone."""
     layout = config.plugins["layout"]
     first: dict[int, AddressMap] = {}
     seen: list[Any] = []
+    here = world()
+    mine = None if here is None else place(here, resolved.parallel)
     for rank, of_rank in enumerate(plan.ranks):
+        if mine not in (None, rank):
+            continue
         if of_rank.config not in seen:
             seen.append(of_rank.config)
             first[rank] = address_map(
