@@ -29,16 +29,16 @@ def inject(cache: Any, fault: str) -> None:
 
 
 def _swap(cache: Any) -> str:
-    """Two block ids of row 0 change places between writing and reading."""
+    """The first and the last block id of row 0 change places between writing and reading. (Two
+    full blocks would not do: attention does not care in which order it reads what it sees.)"""
     manager = cache.store.manager
     held = manager.block_table
 
     def swapped(group: int, requests: Any = None) -> Any:
         ids = held(group, requests).copy()
         mine = requests is None or requests[0] == cache.store.rows[0]
-        first = np.flatnonzero(ids[0] > 0)[:2]
-        if mine and len(first) == 2:
-            ids[0, first] = ids[0, first[::-1]]
+        ends = np.flatnonzero(ids[0] > 0)[[0, -1]] if mine and (ids[0] > 0).any() else []
+        ids[0, ends] = ids[0, ends[::-1]]
         return ids
 
     if not _attention_layers(cache):
