@@ -12,19 +12,18 @@ from kvpipe.stages.binding._pieces import Piece
 
 
 def aliased(pieces: Sequence[Piece]) -> dict[tuple[str, str], ArrayView]:
-    """The second of two layers with equal arrays writes to the first one's pages: two of one group
-    where there are, else two that do not lie on the same bytes (as the layers of two groups may:
-    writing to the other's pages is then no fault). ConfigError where no two are alike."""
-    layers: dict[tuple[int, str], dict[str, ArrayView]] = {}
+    """The second of two layers with equal arrays writes to the first one's pages. Not two that lie
+    on the same bytes, as layers of two groups may: that would be no fault. ConfigError where no two
+    are alike."""
+    layers: dict[str, dict[str, ArrayView]] = {}
     for piece in pieces:
-        layers.setdefault((piece.group, piece.view.layer), {})[piece.view.array] = piece.view
-    for across_groups in (False, True):
-        seen: dict[Any, dict[str, ArrayView]] = {}
-        for (group, name), mine in layers.items():
-            alike = tuple((part.array, part.dtype, part.shape) for part in mine.values())
-            first = seen.setdefault(alike if across_groups else (group, alike), mine)
-            if _places(first) != _places(mine):
-                return {(name, array): part for array, part in first.items()}
+        layers.setdefault(piece.view.layer, {})[piece.view.array] = piece.view
+    seen: dict[Any, dict[str, ArrayView]] = {}
+    for name, mine in layers.items():
+        alike = tuple((part.array, part.dtype, part.shape) for part in mine.values())
+        first = seen.setdefault(alike, mine)
+        if _places(first) != _places(mine):
+            return {(name, array): part for array, part in first.items()}
     raise ConfigError(
         Problem(
             "binding.verify.inject",
