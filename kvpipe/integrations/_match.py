@@ -100,6 +100,9 @@ def disagreements(needs: Sequence[LayerNeeds], cache: PlannedCache) -> Iterator[
             if difference := arrays_differ(need, role, spec):
                 model_has, plan_has = difference
                 yield Problem(f"{key} {name}", model_has, plan_has, "plan layers_of(model)")
+            elif role == "state" and cache.limits.mamba_cache_mode != "none":
+                mode = cache.limits.mamba_cache_mode
+                yield Problem(f"{key} {name}", "one running state (mode none)", f"mode {mode}")
             elif role == "attention" and (short := too_short(need.attention, spec, cache.limits)):
                 yield Problem(f"{key} {name}", *short, "plan layers_of(model)")
 

@@ -60,6 +60,7 @@ class PagedStore:
         self.manager, self.buffers, self.backend = manager, buffers, buffers.backend
         self.prefix_caching = prefix_caching
         self._copy = BlockMover(buffers).copy
+        self.device = buffers.buffers[0].data.device if buffers.buffers else "cpu"
         self.rows: list[int] = []  # request of each row
         self.starts: Ints = np.zeros(0, np.int64)  # first column that is a token
         self.seen = 0  # columns stored by earlier steps
@@ -196,7 +197,8 @@ class PagedStore:
 
         step = self.current()
         if group not in step.slots:
-            step.slots[group] = torch.from_numpy(self.manager.slot_mapping(group).copy())
+            slots = torch.from_numpy(self.manager.slot_mapping(group).copy())
+            step.slots[group] = slots.to(self.device)
         return step.slots[group]
 
     def gather_table(self, group: int, first: int, stop: int) -> GatherTable:
@@ -245,7 +247,7 @@ class PagedStore:
         inside = (index >= 0) & (index < held.shape[1])
         safe = np.clip(index, 0, held.shape[1] - 1)
         ids = np.where(inside, np.take_along_axis(held, safe, axis=1), -1)
-        table = torch.from_numpy(ids.astype(np.int64).reshape(-1))
+        table = torch.from_numpy(ids.astype(np.int64).reshape(-1)).to(self.device)
         return GatherTable(table, width, (positions - first * size).tolist())
 
     def state_blocks(self, group: int) -> list[int]:

@@ -213,3 +213,45 @@ def test_a_window_of_about_a_block_does_not_save(measure: Any) -> None:
     found = measure("mistral")
     assert found["equal"]
     assert found["dynamic"] < found["paged"]
+
+
+# --- versions -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("found", ["5.22.1", "5.25.0", "4.57.3"])
+def test_other_releases_are_named(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    monkeypatch.setattr("kvpipe.integrations._versions.version", lambda _: found)
+    with pytest.raises(ConfigError, match=f"transformers>=5.23,<5.25, got transformers {found}"):
+        layers_of(object(), 16)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import PackageNotFoundError
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("kvpipe.integrations._versions.version", missing)
+    with pytest.raises(ConfigError, match=r"got no transformers; pip install 'kvpipe\[hf\]'"):
+        layers_of(object(), 16)
+
+
+def test_a_third_tensor_a_token_is_not_silently_dropped() -> None:
+    """The key cache of a sparse-attention indexer has no place in a transformers K/V layer."""
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16,
+        qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=4, n_group=1,
+        topk_group=1, num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=2,
+        index_n_heads=2, index_head_dim=16, index_topk=8, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.DeepseekV32ForCausalLM(transformers.DeepseekV32Config(**sizes)).eval()
+    with pytest.raises(ConfigError, match="keys, values or fixed-size states, got Dynamic"):
+        layers_of(model, 16)
+
+
+def test_states_at_block_boundaries_are_refused() -> None:
+    model = reference("jamba").model
+    plan = planned(model, "jamba")
+    limits = replace(plan.limits, mamba_cache_mode="align")
+    with pytest.raises(ConfigError, match=r"one running state \(mode none\), got mode align"):
+        bind(model, replace(plan, limits=limits))

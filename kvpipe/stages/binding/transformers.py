@@ -10,6 +10,7 @@ in the same memory, and the report says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -197,7 +198,8 @@ def _pages(
     layers = cache_layers(needs, min(g.spec.block_size for g in request.config.groups))
     wanted = 2 * num_rows * sum(layer.spec.max_memory_bytes(request.limits) for layer in layers)
     memory = min(request.config.size_bytes, wanted + (1 << 20))
-    own = PlannedCache.of(plan(layers, request.limits, memory, fit=True, compared=()))
+    limits = replace(request.limits, mamba_cache_mode="none")
+    own = PlannedCache.of(plan(layers, limits, memory, fit=True, compared=()))
     first = differ[0]
     note = (
         f"{len(differ)} of the model's caches differ from the engine's plan; transformers ran in a "
