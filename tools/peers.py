@@ -67,7 +67,7 @@ def _lines() -> Iterator[str]:
     yield "Made by `python tools/peers.py` from `tools/peers.yaml`; a test keeps it current."
     yield ""
     yield "KV bytes of one request as a multiple of the exact value: 16 bit cache, context 32,768"
-    yield "(Whisper 448), no rounding to pages. 1.000 is exact; REF refuses or errors. The other tools"
+    yield "(Whisper 448), no rounding to pages. 1.000 is exact; REF refuses or errors. Other tools"
     yield "were measured on 2026-11-29 (Python 3.11, no GPU), each with the published config.json."
     yield ""
     yield "| model | kvpipe | " + " | ".join(tools) + " |"
