@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from kvpipe.advice import advise
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
@@ -23,9 +23,11 @@ from kvpipe.report._document import plan_document
 from kvpipe.report._memory_map import memory_map
 from kvpipe.report._summary import summary
 from kvpipe.report.base import Headline, ReportInput
-from kvpipe.reproduce import LogComparison, compare_with_log
 from kvpipe.serve import line_of
 from kvpipe.stages.binding.base import VerifyReport
+
+if TYPE_CHECKING:  # needed for logs alone
+    from kvpipe.reproduce import LogComparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,8 @@ def _compared_with_log(result: Result) -> LogComparison | None:
     log, resolved = result.profile.log, result.prepared.resolved
     if log is None:
         return None
+    from kvpipe.reproduce import compare_with_log
+
     limits = result.plan.limits
     return compare_with_log(
         log,

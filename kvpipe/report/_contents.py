@@ -12,7 +12,6 @@ from kvpipe.report._advice import all_notes
 from kvpipe.report._engine_lines import printed_section
 from kvpipe.report._figures import count, percent, size
 from kvpipe.report._lines import Line, Section
-from kvpipe.report._log_section import log_section
 from kvpipe.report.base import ReportInput
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.grouping.base import Capacity, Plan
@@ -29,6 +28,8 @@ def contents(report: ReportInput) -> list[Section]:
         ]
         sections += [_groups(plan, plan.capacity)]
     if report.log is not None:
+        from kvpipe.report._log_section import log_section
+
         sections.append(log_section(report.log, len(plan.ranks)))
     sections += _memory(report.profile.ranks)
     sections += _accounts(report.accounts, plan)

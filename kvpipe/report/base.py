@@ -9,15 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
 from kvpipe.report._accounts import RankAccount
-from kvpipe.reproduce import LogComparison
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.grouping.base import Plan
 from kvpipe.stages.profiling.base import MemoryProfile
+
+if TYPE_CHECKING:  # needed for logs alone
+    from kvpipe.reproduce import LogComparison
 
 
 @dataclass(frozen=True, kw_only=True)
