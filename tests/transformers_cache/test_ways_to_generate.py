@@ -15,7 +15,7 @@ from equality import (
     reference,
 )
 from test_equality import first_of
-from tiny_models import VOCAB, build, prompts
+from tiny_models import VOCAB, build, inputs_of, prompts
 
 from kvpipe.blocks import OutOfBlocks
 from kvpipe.errors import ConfigError
@@ -56,7 +56,7 @@ def test_chunked_prefill_lowers_the_peak_of_windows() -> None:
     case, peaks = reference("mistral"), []
     for chunk in (None, 16):
         cache = bind(case.model, planned(case.model, "mistral"))
-        generate(case.model, prompts((90,)), cache, prefill_chunk_size=chunk)
+        generate(case.model, prompts((90,)), cache, prefill_chunk_size=chunk, **SHORT)
         cache.bound.unbind()
         peaks.append(cache.peak_bytes_held)
     assert peaks[1] < 0.7 * peaks[0]
@@ -170,10 +170,10 @@ def test_a_second_call_continues_the_conversation() -> None:
 
 
 # --- fp8 -----------------------------------------------------------------------------------------
-# Largest logit error of teacher-forced text, float32 weights; the logits span about 8. e4m3 keeps
-# three mantissa bits, so K and V are off by up to 1/16. Routed experts are left out: a router that
-# chooses another expert is no rounding error.
-FP8_BOUNDS = {"llama": 0.3, "gemma3": 0.5, "deepseek_v3": 0.12}
+# Largest logit error of teacher-forced text, float32 weights; the logits span 3.3 (0.45 deviation).
+# e4m3 keeps three mantissa bits, so K and V are off by up to 1/16. Routed experts are left out: a
+# router that chooses another expert is no rounding error.
+FP8_BOUNDS = {"llama": 0.2, "gemma3": 0.45, "deepseek_v3": 0.2}
 DENSE = {"deepseek_v3": {"first_k_dense_replace": 4}}
 
 
@@ -267,3 +267,30 @@ def test_unbinding_leaves_the_model_as_it_was() -> None:
     assert case.model.config._attn_implementation == before
     assert not case.model.get_decoder()._forward_pre_hooks
     assert max_difference(case.output, generate(case.model, case.inputs)) == 0.0
+
+
+# --- odd sizes -----------------------------------------------------------------------------------
+ODD_FAMILIES = ["llama4", "llama", "gemma3", "jamba", "falcon_h1", "t5"]
+ODD_LENGTHS = [(17, 1, 16), (1,), (24, 24, 25, 3)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ODD_FAMILIES)
+@pytest.mark.parametrize("block_size", [1, 3, 17])
+@pytest.mark.parametrize("lengths", ODD_LENGTHS, ids=str)
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_odd_blocks_lengths_and_chunks(
+    family: str, block_size: int, lengths: tuple[int, ...], chunk: int | None
+) -> None:
+    """Both modes; a block of one token, chunks and windows that end inside blocks."""
+    if chunk is not None and family == "t5":
+        pytest.skip("encoder-decoders have no prompt to cut in chunks")
+    model, inputs = reference(family).model, inputs_of(family, lengths)
+    options = {"max_new_tokens": 30, "min_new_tokens": 30, "prefill_chunk_size": chunk}
+    own = generate(model, inputs, **options)
+    for mode in ("gather", "direct"):
+        plan = planned(model, family, block_size, memory=16 << 20)
+        cache = bind(model, plan, mode=mode, shuffle=8)
+        found = generate(model, inputs, cache, **options)
+        cache.bound.unbind()
+        assert_equal(own, found)

@@ -215,7 +215,7 @@ def test_a_window_of_about_a_block_does_not_save(measure: Any) -> None:
     assert found["dynamic"] < found["paged"]
 
 
-# --- versions -------------------------------------------------------------------------------------
+# --- versions ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("found", ["5.22.1", "5.25.0", "4.57.3"])
 def test_other_releases_are_named(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     monkeypatch.setattr("kvpipe.integrations._versions.version", lambda _: found)
