@@ -34,6 +34,7 @@ def advise(result: Result) -> Iterator[Note]:
     yield from _state_slots(result)
     yield from _fp8_gain(result, cap)
     yield from _windows(result, cap)
+    yield from _copies(result, cap)
 
 
 def replan(prepared: Prepared, memory: tuple[int, ...], changes: Mapping[str, Any]) -> Plan:
@@ -45,6 +46,18 @@ def replan(prepared: Prepared, memory: tuple[int, ...], changes: Mapping[str, An
     changed = prepare(raw)
     ranks = len(changed.resolved.ranks)
     return plan_with(changed, memory if len(memory) == ranks else memory[:1] * ranks, compared=())
+
+
+def _copies(result: Result, cap: Capacity) -> Iterator[Note]:
+    """Data parallelism: the same plan several times."""
+    copies = result.prepared.resolved.parallel.dp
+    if copies > 1:
+        yield Note(
+            text=f"{copies} copies of these ranks hold {copies * cap.requests_at_peak:,} requests "
+            f"of {cap.request_len:,} tokens at their peak, {copies * cap.requests_steady:,} in "
+            "steady state; a request stays with its copy",
+            knob="parallel.data_parallel_size",
+        )
 
 
 # --- groups ---

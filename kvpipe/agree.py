@@ -54,12 +54,12 @@ def world() -> World | None:
 def place(here: World, parallel: ResolvedParallel) -> int:
     """Which rank of the plan this process is; processes beyond tp x pp are data-parallel copies."""
     ranks = parallel.tp * parallel.pp
-    if here.size % ranks:
+    if here.size % ranks or parallel.dp not in (1, here.size // ranks):
         raise ConfigError(
             Problem(
                 "parallel",
-                f"tensor_parallel_size x pipeline_parallel_size that divides {here.size} processes",
-                f"{parallel.tp} x {parallel.pp}",
+                f"tensor x pipeline x data parallel sizes that make {here.size} processes",
+                f"{parallel.tp} x {parallel.pp} x {parallel.dp}",
             )
         )
     return here.rank % ranks

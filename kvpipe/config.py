@@ -90,6 +90,8 @@ class ParallelConfig(Section):
     tensor_parallel_size: Count
     pipeline_parallel_size: Count
     decode_context_parallel_size: Count
+    data_parallel_size: Count
+    rank_memory_bytes: list[Bytes] | None  # device memory of each rank; null: the device's, on all
     pipeline_partition: list[Count] | None  # layers a stage; null: as even as possible
 
 

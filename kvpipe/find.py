@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvpipe.confdir import CONF_DIR, shipped_option
 from kvpipe.errors import ConfigError, KvpipeError, Problem
-from kvpipe.pipeline import Prepared, _profiling, make_backend, plan_with, prepare
+from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
 from kvpipe.report._atomic import write_atomic
 from kvpipe.report._figures import size
 from kvpipe.report._lines import Line, Section, lay_out
@@ -275,11 +275,8 @@ def _estimate(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _memory(prepared: Prepared) -> tuple[int, ...]:
-    config, resolved = prepared.config, prepared.resolved
-    backend = make_backend(config, resolved.backend)
-    profile = config.plugins["profiling"].make().run(_profiling(config, resolved), backend)
-    available: tuple[int, ...] = profile.available_kv_bytes
-    return available
+    backend = make_backend(prepared.config, prepared.resolved.backend)
+    return profile_ranks(prepared, backend).available_kv_bytes
 
 
 def _devices() -> list[tuple[str, dict[str, Any]]]:

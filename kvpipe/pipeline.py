@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -80,7 +80,7 @@ def execute(prepared: Prepared) -> Result:
     backend = make_backend(config, resolved.backend)
     with _timed(timings, "profiling"):
         profile = on_every_rank(
-            lambda: plugins["profiling"].make().run(_profiling(config, resolved), backend),
+            lambda: profile_ranks(prepared, backend),
             resolved.parallel,
         )
     with _timed(timings, "grouping"):
@@ -104,6 +104,27 @@ def execute(prepared: Prepared) -> Result:
         bound=tuple(bound),
         timings=timings,
     )
+
+
+def profile_ranks(prepared: Prepared, backend: Backend) -> MemoryProfile:
+    """Stage 2 alone. Ranks whose devices differ are profiled one size after another."""
+    config, resolved = prepared.config, prepared.resolved
+    plugin, request = config.plugins["profiling"].make(), _profiling(config, resolved)
+    sizes = config.parallel.rank_memory_bytes
+    if sizes is None:
+        profile: MemoryProfile = plugin.run(request, backend)
+        return profile
+    by_size = {size: plugin.run(_on_device_of(request, size), backend) for size in sizes}
+    ranks = tuple(by_size[size].ranks[rank] for rank, size in enumerate(sizes))
+    first: MemoryProfile = by_size[sizes[0]]
+    return replace(first, ranks=ranks)
+
+
+def _on_device_of(request: ProfilingRequest, total_bytes: int) -> ProfilingRequest:
+    device, free = request.device, request.device.free_bytes
+    source = "parallel.rank_memory_bytes"
+    mine = replace(device, total_bytes=total_bytes, free_bytes=free, source=source)
+    return replace(request, device=mine)
 
 
 def plan_with(

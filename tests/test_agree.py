@@ -70,7 +70,7 @@ def test_a_process_takes_its_place_in_the_plan() -> None:
 
 def test_processes_that_are_no_multiple_of_the_ranks_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match="parallel: expected .* that divides 4 processes, got 3 x 1"
+        ConfigError, match="parallel: expected .* that make 4 processes, got 3 x 1 x 1"
     ):
         place(World(rank=0, size=4), parallel(3))
 

@@ -35,6 +35,12 @@ FLAGS: tuple[Flag, ...] = (
         since=(0, 11, 0),
         certain=False,
     ),
+    Flag(
+        name="--data-parallel-size",
+        key="parallel.data_parallel_size",
+        since=(0, 9, 0),
+        certain=False,
+    ),
     Flag(name="--kv-cache-dtype", key="cache.cache_dtype"),
     Flag(
         name="--mamba-cache-dtype",

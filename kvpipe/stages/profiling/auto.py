@@ -39,7 +39,8 @@ class AutoProfiling:
     def budget(self, request: ProfilingRequest) -> RankMemory:
         """min(budget, a quarter of what is free, over the ranks of this machine)."""
         free = request.device.free_bytes or request.device.total_bytes
-        quarter = free // 4 // (request.parallel.tp * request.parallel.pp)
+        parallel = request.parallel
+        quarter = free // 4 // (parallel.tp * parallel.pp * parallel.dp)
         by_budget = self.options.budget_bytes <= quarter
         item = MemoryItem(
             name="KV cache",

@@ -46,6 +46,7 @@ class ResolvedParallel:
     tp: int
     pp: int
     dcp: int
+    dp: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,6 +105,7 @@ class _Resolution:
             tp=parallel.tensor_parallel_size,
             pp=parallel.pipeline_parallel_size,
             dcp=parallel.decode_context_parallel_size,
+            dp=parallel.data_parallel_size,
         )
 
     def check_parallel(self) -> None:
@@ -115,6 +116,15 @@ class _Resolution:
                     "parallel.decode_context_parallel_size",
                     f"a divisor of tensor_parallel_size {parallel.tp}, whose ranks it shares",
                     str(parallel.dcp),
+                )
+            )
+        sizes, ranks = self.config.parallel.rank_memory_bytes, parallel.tp * parallel.pp
+        if sizes is not None and len(sizes) != ranks:
+            raise ConfigError(
+                Problem(
+                    "parallel.rank_memory_bytes",
+                    f"one size for each of {ranks} ranks",
+                    f"{len(sizes)} sizes",
                 )
             )
 
