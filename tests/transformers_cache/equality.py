@@ -17,6 +17,7 @@ BOUND = 1e-4  # logits; float32
 NEW_TOKENS = 64
 LENGTHS = (37, 9, 22)
 BLOCK_SIZE = 8
+SHORT: dict[str, Any] = {"max_new_tokens": 20, "min_new_tokens": 20}
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ def reference(family: str, attention: str | None = None) -> Reference:
     model = build(family, attention=attention)
     inputs = inputs_of(family, LENGTHS)
     return Reference(model, inputs, generate(model, inputs))
+
+
+@cache
+def short_output(family: str) -> Any:
+    """20 tokens of the same batch, where the subject is not how long it stays equal."""
+    case = reference(family)
+    return generate(case.model, case.inputs, **SHORT)
 
 
 def generate(model: Any, inputs: dict[str, Any], cache: Any = None, **options: Any) -> Any:
