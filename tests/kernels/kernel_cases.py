@@ -37,8 +37,9 @@ DTYPES = (
     ("fp8_e5m2", "bfloat16"),
     ("fp8_e5m2", "float32"),
 )
-# How the new rows lie: contiguous, a slice of a fused QKV projection, or at an odd address.
-SOURCES = ("contiguous", "qkv_slice", "odd_address")
+# How the new rows lie: contiguous, a slice of a fused QKV projection, every head the first half of
+# something longer, or at an odd address.
+SOURCES = ("contiguous", "qkv_slice", "heads_apart", "odd_address")
 # Bytes between the numbers of one row of the outermost axis but one and the next: 0, or an odd few.
 PADDINGS = (0, 3, 16)
 FACTORS = (tuple(ORDERS), WIDTHS, BLOCK_SIZES, DTYPES, SOURCES, PADDINGS)
@@ -169,6 +170,8 @@ def new_rows(
     used = num_tokens * heads * width
     if case.source == "contiguous":
         return flat[:used].view(num_tokens, heads, width)
+    if case.source == "heads_apart":
+        return flat[: 2 * used].view(num_tokens, heads, 2 * width)[..., :width]
     if case.source == "odd_address":
         return flat[1 : used + 1].view(num_tokens, heads, width)
     return flat[: 3 * used].view(num_tokens, 3 * heads, width)[:, heads : 2 * heads]

@@ -44,6 +44,15 @@ def test_a_slot_past_the_end_is_counted_once_for_k_and_v_and_all_heads(cache):
     assert torch.equal(whole, before)
 
 
+def test_the_first_of_several_errors_is_the_one_named(cache):
+    backend, views, buffer, _, _ = cache
+    for slot in (SLOTS + 1, SLOTS + 2, SLOTS + 3):
+        slots = torch.tensor([slot], device=backend.device)
+        backend.write_kv(buffer, views[0], rows(backend, views[0], 1), slots)
+    with pytest.raises(IndexError, match="is slot 81, the last one is 79; 3 out of range"):
+        backend.check()
+
+
 def test_padding_is_no_error(cache):
     backend, views, buffer, whole, before = cache
     slots = torch.tensor([-1, -(2**62)], device=backend.device)
@@ -156,6 +165,8 @@ def test_rows_of_another_shape_are_refused(cache):
         plan(good.half(), slots, good)
     with pytest.raises(ValueError, match=r"new rows \[1, 2, 80\] and \[1, 2, 80\]"):
         plan(rows(backend, views[0], 2), slots, rows(backend, views[1], 0))
+    with pytest.raises(ValueError, match=r"got \[1, 2, 80\] torch.bfloat16 and \[2, 2, 80\]"):
+        plan(good, slots, rows(backend, views[1], 2))
     assert torch.equal(whole, before)
 
 
