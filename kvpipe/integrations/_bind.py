@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from kvpipe.backends.base import Backend
 from kvpipe.blocks import BlockManager
@@ -123,16 +124,7 @@ def bind_needs(
 
     matches = match_layers(needs, planned)
     buffers = buffers or allocate(planned, backend_of(model))
-    manager = BlockManager(
-        planned.config,
-        planned.limits,
-        max_num_requests=max_num_seqs,
-        prefix_caching=prefix_caching,
-        shared_layers=planned.shared_layers,
-    )
-    _refuse_lost_prefixes(manager, prefix_caching)
-    if shuffle is not None:
-        shuffle_blocks(manager, shuffle)
+    manager = _manager(planned, prefix_caching, max_num_seqs, shuffle)
     store = PagedStore(manager, buffers, prefix_caching)
     layers = [_layer(store, match, mode == "direct") for match in matches]
     store.shared = {n.index: layers[n.shares_with] for n in needs if n.shares_with is not None}
@@ -153,16 +145,49 @@ def bind_needs(
     return cache
 
 
+def _manager(
+    planned: PlannedCache, prefix_caching: bool, max_num_seqs: int, shuffle: int | None
+) -> BlockManager:
+    manager = BlockManager(
+        planned.config,
+        planned.limits,
+        max_num_requests=max_num_seqs,
+        prefix_caching=prefix_caching,
+        shared_layers=planned.shared_layers,
+    )
+    _refuse_lost_prefixes(manager, prefix_caching)
+    if shuffle is not None:
+        shuffle_blocks(manager, shuffle)
+    return manager
+
+
+# Model -> its own attention implementation, and how many direct caches it is bound to.
+_DIRECT: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
+
+
 def _use_direct(model: Any) -> Callable[[], object]:
-    """Switch the model's attention function; returns how to switch it back."""
+    """Switch the model's attention function until the last direct cache is unbound; returns how to
+    give up this one."""
     from kvpipe.integrations._direct import NAME, register
 
-    before = model.config._attn_implementation
-    if before == NAME:  # another cache of this model is bound directly, and switches back
-        return lambda: None
+    before, users = _DIRECT.get(model, (model.config._attn_implementation, 0))
     register()
     model.set_attn_implementation(NAME)
-    return lambda: model.set_attn_implementation(before)
+    _DIRECT[model] = (before, users + 1)
+
+    held = [True]
+
+    def give_up() -> None:
+        if not held:
+            return
+        held.clear()
+        own, now = _DIRECT.pop(model)
+        if now > 1:
+            _DIRECT[model] = (own, now - 1)
+        else:
+            model.set_attn_implementation(own)
+
+    return give_up
 
 
 def allocate(planned: PlannedCache, backend: Backend) -> KVBuffers:

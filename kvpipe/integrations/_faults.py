@@ -37,8 +37,10 @@ def _swap(cache: Any) -> str:
     def swapped(group: int, requests: Any = None) -> Any:
         ids = held(group, requests).copy()
         mine = requests is None or requests[0] == cache.store.rows[0]
-        ends = np.flatnonzero(ids[0] > 0)[[0, -1]] if mine and (ids[0] > 0).any() else []
-        ids[0, ends] = ids[0, ends[::-1]]
+        filled = np.flatnonzero(ids[0] > 0)
+        if mine and len(filled):
+            ends = filled[[0, -1]]
+            ids[0, ends] = ids[0, ends[::-1]]
         return ids
 
     if not _attention_layers(cache):

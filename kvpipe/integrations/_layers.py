@@ -147,6 +147,7 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
         """Direct mode: the attention function reads the pages itself. Its keys are a stub of no
         memory whose length is right; an MLA layer expands what it is given, so it gets T tokens."""
         self.store.last_updated = self
+        self.store.to_read.add(self.arrays.layer)
         if isinstance(kwargs, dict):
             kwargs["kvpipe_layer"] = self
         if self.arrays.is_latent:

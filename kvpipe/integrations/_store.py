@@ -68,9 +68,11 @@ class PagedStore:
         self.step: Step | None = None
         self.encoder_columns: list[Ints] = []  # of each row: encoder positions that are tokens
         self.peak_blocks = 0
-        # Direct mode: the layer written last, the layers that others read, and those read so far.
+        # Direct mode: the layer written last, the layers that others read, and, of this pass, the
+        # layers whose pages must be read by the attention function, and were.
         self.last_updated: Any = None
         self.shared: dict[int, Any] = {}
+        self.to_read: set[str] = set()
         self.direct_reads: set[str] = set()
         self._open: list[Any] = []  # copies of states that must be written back
         self._next_request = 0
@@ -174,9 +176,23 @@ class PagedStore:
     def end(self) -> None:
         assert self.step is not None
         self.flush_states()
-        self.last_updated = None
+        self._check_read()
         self.seen += self.step.num_columns
         self.step = None
+
+    def _check_read(self) -> None:
+        """In direct mode a model that computes attention elsewhere has computed with stand-ins."""
+        missed = sorted(self.to_read - self.direct_reads)
+        self.last_updated, self.to_read, self.direct_reads = None, set(), set()
+        if missed:
+            raise ConfigError(
+                Problem(
+                    "mode",
+                    "attention through AttentionInterface, as 'kvpipe'",
+                    f"{missed[0]}, whose pages were not read",
+                    "mode=gather, or do not change the attention of a model that is bound directly",
+                )
+            )
 
     # --- addresses -------------------------------------------------------------------------------
     def current(self) -> Step:

@@ -257,6 +257,29 @@ def test_a_cache_belongs_to_its_model() -> None:
         cache.bound.unbind()
 
 
+def test_attention_that_was_changed_meanwhile_is_noticed() -> None:
+    """Else the model would compute with stand-ins of no content."""
+    case = reference("llama")
+    cache = bind(case.model, planned(case.model, "llama"), mode="direct")
+    case.model.set_attn_implementation("eager")
+    try:
+        with pytest.raises(ConfigError, match="attn, whose pages were not read; mode=gather"):
+            generate(case.model, case.inputs, cache, **SHORT)
+    finally:
+        cache.bound.unbind()
+
+
+def test_two_direct_caches_of_one_model_do_not_disturb_each_other() -> None:
+    case = reference("llama")
+    one, two = (bind(case.model, planned(case.model, "llama"), mode="direct") for _ in range(2))
+    assert_equal(short_output("llama"), generate(case.model, case.inputs, one, **SHORT))
+    one.bound.unbind()
+    one.bound.unbind()  # once is enough, twice is no harm
+    assert_equal(short_output("llama"), generate(case.model, case.inputs, two, **SHORT))
+    two.bound.unbind()
+    assert case.model.config._attn_implementation == "sdpa"
+
+
 def test_unbinding_leaves_the_model_as_it_was() -> None:
     case = reference("llama")
     before = case.model.config._attn_implementation
