@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from equality import SHORT as SHORT_TEXT
+from equality import assert_equal, generate, reference, short_output
 from tiny_models import build
 
 import kvpipe
 from kvpipe.errors import ConfigError
+from kvpipe.integrations.transformers import bind
 
 SHORT = [
     "binding.new_tokens=12",
@@ -94,3 +97,17 @@ def test_wrong_requests_are_refused(folders: dict[str, Path]) -> None:
         run(folders["llama"], "binding.max_parameters=1000")
     with pytest.raises(ConfigError, match="can have 'state', got no states"):
         run(folders["llama"], "binding.inject=state")
+
+
+def test_a_model_binds_to_the_memory_of_a_run(folders: dict[str, Path]) -> None:
+    """The engine's own plan of the same config, made without transformers, holds its cache."""
+    case = reference("llama")
+    result = kvpipe.run(
+        ["model=hf", f"model.path={folders['llama']}", "model.dtype=float32", "backend=torch",
+         "scheduler.max_model_len=128", "cache.kv_cache_memory_bytes=1MiB"]
+    )  # fmt: skip
+    buffers = result.bound[0].buffers
+    cache = bind(case.model, result.plan, buffers=buffers)
+    assert_equal(short_output("llama"), generate(case.model, case.inputs, cache, **SHORT_TEXT))
+    cache.bound.unbind()
+    assert any(buffer.data.any() for buffer in buffers.buffers)

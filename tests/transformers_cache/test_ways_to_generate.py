@@ -81,6 +81,38 @@ def test_beam_search_forks_and_copies_on_write(family: str) -> None:
     assert stats.allocated > stats.in_use  # ... and took their own when they wrote
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["llama", "gemma3", "jamba", "deepseek_v3"])
+def test_beam_search_in_direct_mode(family: str) -> None:
+    own, found, _ = both(
+        family, "direct", num_beams=3, num_return_sequences=3, output_logits=False,
+        output_scores=True,
+    )  # fmt: skip
+    assert found.sequences.tolist() == own.sequences.tolist()
+    assert torch.allclose(found.sequences_scores, own.sequences_scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", first_of(["llama", "gemma3", "deepseek_v3"]))
+def test_rows_can_be_dropped_moved_and_repeated(family: str) -> None:
+    """What `generate` does with its own cache when rows end or are expanded."""
+    transformers = pytest.importorskip("transformers")
+    case = reference(family)
+    ids, mask = case.inputs["input_ids"], case.inputs["attention_mask"]
+    bound = bind(case.model, planned(case.model, family), shuffle=6)
+    logits = []
+    for cache in (transformers.DynamicCache(config=case.model.config), bound):
+        given = {cache_keyword(case.model): cache}
+        with torch.no_grad():
+            case.model(ids, attention_mask=mask, **given)
+            cache.batch_select_indices(torch.tensor([2, 0]))
+            cache.batch_repeat_interleave(2)
+            wider = torch.nn.functional.pad(mask[[2, 2, 0, 0]], (0, 1), value=1)
+            next_ids = torch.tensor([[5], [6], [7], [8]])
+            logits.append(case.model(next_ids, attention_mask=wider, **given).logits)
+    bound.bound.unbind()
+    assert torch.equal(*logits)
+
+
 def test_beams_share_what_they_have_in_common() -> None:
     """Nine beams hold far less than nine times one row."""
     case = reference("llama")
