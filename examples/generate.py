@@ -60,8 +60,13 @@ def timed(model: Any, inputs: dict[str, Any], new_tokens: int, cache: Any) -> tu
 
 
 def dynamic_bytes(cache: Any) -> int:
-    tensors = [t for layer in cache.layers for t in (layer.keys, layer.values) if t is not None]
-    return sum(t.numel() * t.element_size() for t in tensors)
+    """Of keys, values and states of transformers' own cache."""
+    tensors = []
+    for layer in cache.layers:
+        tensors += [getattr(layer, "keys", None), getattr(layer, "values", None)]
+        for states in ("conv_states", "recurrent_states"):
+            tensors += getattr(layer, states, {}).values()
+    return sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
 
 def main() -> None:

@@ -6,6 +6,9 @@ The report says that the generated tokens equalled the reference, and shows an i
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +114,17 @@ def test_a_model_binds_to_the_memory_of_a_run(folders: dict[str, Path]) -> None:
     assert_equal(short_output("llama"), generate(case.model, case.inputs, cache, **SHORT_TEXT))
     cache.bound.unbind()
     assert any(buffer.data.any() for buffer in buffers.buffers)
+
+
+@pytest.mark.full
+def test_the_example_generates_the_same_text(folders: dict[str, Path]) -> None:
+    example = Path(__file__).parents[2] / "examples" / "generate.py"
+    done = subprocess.run(
+        [sys.executable, str(example), str(folders["jamba"]), "--new-tokens", "6"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    assert "the text is the same" in done.stdout
+    assert done.stdout.count("bytes held") == 2
