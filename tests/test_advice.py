@@ -8,9 +8,9 @@ import pytest
 
 from kvpipe.advice import advise, replan
 from kvpipe.errors import ConfigError
+from kvpipe.notes import Note
 from kvpipe.pipeline import Result, execute
 from kvpipe.requests import prepared_request
-from kvpipe.stages.validation.base import Note
 
 CONF = Path(__file__).parent / "cases" / "conf"
 ROOM = ["device=h100_80gb", "cache.kv_cache_memory_bytes=20GiB", "scheduler.max_num_seqs=32"]
