@@ -123,8 +123,12 @@ class _Store:
         self.deadline = time.monotonic() + PATIENCE
 
     def __enter__(self) -> _Store:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
+        try:
+            from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        except ImportError as error:
+            raise ConfigError(
+                Problem("WORLD_SIZE", "1, or torch installed, through which ranks talk", "no torch")
+            ) from error
         if not self.holds_store:
             self._await_store()
         self._store = TCPStore(

@@ -30,6 +30,8 @@ def is_checkable(case: Mapping[str, Any]) -> bool:
     # Padding needs the numbers of layers alone.
     enough = heads if case["check_kind"] != "padding percentages only" else {"full_layers"}
     is_vllm = case["engine"].startswith(OF_THE_ENGINE)
+    if not shape:
+        return False
     known_dtype = case["kv_dtype"] != "nvfp4"  # no dtype of kvpipe's
     return is_vllm and known_dtype and case["check_kind"] in CHECKS and bool(enough & shape.keys())
 

@@ -75,6 +75,14 @@ def test_processes_that_are_no_multiple_of_the_ranks_are_refused() -> None:
         place(World(rank=0, size=4), parallel(3))
 
 
+def test_torch_is_asked_for_where_ranks_must_talk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    with pytest.raises(ConfigError, match="WORLD_SIZE: expected 1, or torch installed"):
+        on_every_rank(lambda: profile(7, 7), parallel(2))
+
+
 # --- four processes ---
 def start(fates: list[tuple[int, str]]) -> list[subprocess.CompletedProcess[str]]:
     """One process a fate (bytes, what it does), as torchrun starts them."""
@@ -132,3 +140,22 @@ def test_a_rank_that_is_gone_is_named_by_every_other(gone: int, fate: str) -> No
             assert "Traceback" not in process.stderr
             seconds = re.search(r"seconds: ([\d.]+)", process.stderr)
             assert seconds is not None and float(seconds[1]) < 30
+
+
+@pytest.mark.nightly
+def test_torchrun_prints_one_report_and_every_process_ends_well(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    asked = ["-m", "kvpipe", "model=pythia_70m", "parallel.tensor_parallel_size=4"]
+    asked += ["report=json", "scheduler.max_model_len=64", "cache.kv_cache_memory_bytes=8MiB"]
+    asked += ["backend=torch", f"hydra.run.dir={tmp_path / 'out'}"]
+    runner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    ended = subprocess.run([*runner, *asked], capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert document["verify"]["passed"]
+    assert len(document["plan"]["ranks"]) == 4
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_file()) == [
+        "memory_map.svg",
+        "plan.json",
+        "result.json",
+    ]

@@ -57,6 +57,16 @@ def test_a_newer_release_is_planned_as_the_newest_that_was_read() -> None:
     assert "newest release that was read" in rules_of("0.40.1").source
 
 
+def test_a_release_that_was_not_read_says_so_and_the_two_that_were_do_not() -> None:
+    def notes(version: str) -> str:
+        made = prepared_request(["engine=vllm", f"engine.version={version}"]).prepared
+        return " ".join(note.text for note in made.resolved.notes)
+
+    assert "the release that changed them is not known" in notes("0.25.1")
+    assert "planned as 0.33.0, the newest release that was read" in notes("0.50.0")
+    assert "not known" not in notes("0.17.0") + notes("0.33.0")
+
+
 def test_a_development_build_counts_as_its_release() -> None:
     assert parse_version("0.28.1rc1.dev452") == (0, 28, 1)
 

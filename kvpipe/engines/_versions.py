@@ -16,7 +16,8 @@ from typing import Any
 from kvpipe.engines.base import EngineRules
 
 Version = tuple[int, int, int]
-NEWEST: Version = (0, 33, 0)  # newest release that was read
+READ: tuple[Version, ...] = ((0, 17, 0), (0, 33, 0))  # planning was read and checked in these
+NEWEST: Version = READ[-1]
 _PATTERN = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:[.+-]?[a-z].*)?")
 
 
@@ -177,6 +178,20 @@ def rules_of(version: str, name: str | None = None) -> EngineRules:
     chosen = {row.rule: row.value for row in RULES if row.holds(parsed)}
     name = name or f"vllm {version}"
     return EngineRules(name=name, source=_source(version), version=version, **chosen)
+
+
+def standing(version: str) -> str:
+    """How far a release's rules can be trusted, in words; "" where it was read itself."""
+    parsed = parse_version(version)
+    if parsed in READ:
+        return ""
+    if parsed[:2] > NEWEST[:2]:
+        return _source(version)
+    uncertain = sum(not row.certain for row in RULES if row.holds(parsed))
+    return (
+        f"vLLM {version} is planned by a table of what changed between releases; for {uncertain} "
+        "of its rules the release that changed them is not known (docs/accuracy.md)"
+    )
 
 
 def _source(version: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvpipe.config import RunConfig
 from kvpipe.engines._defaults import EngineDefaults, chunked_beyond, defaults_of
-from kvpipe.engines._versions import NEWEST
+from kvpipe.engines._versions import NEWEST, standing
 from kvpipe.notes import Note
 from kvpipe.stages.validation.base import ResolvedDevice
 
@@ -29,7 +29,8 @@ def resolve_sizes(config: RunConfig, device: ResolvedDevice, max_model_len: int)
     """Set values as they are; "auto" as a server of the planned release takes it on this device
     (kvpipe's own rules: as the newest release that was read)."""
     scheduler = config.scheduler
-    version = config.plugins["engine"].make().version or _NEWEST
+    planned = config.plugins["engine"].make().version
+    version = planned or _NEWEST
     found = _defaults(config, version, device, max_model_len)
     asked: dict[str, Any] = {
         "scheduler.max_num_batched_tokens": scheduler.max_num_batched_tokens,
@@ -42,7 +43,10 @@ def resolve_sizes(config: RunConfig, device: ResolvedDevice, max_model_len: int)
         _field(key): getattr(found, _field(key)) if key in chosen else value
         for key, value in asked.items()
     }
-    return StepSizes(**values, notes=tuple(_note(key, found, version, device) for key in chosen))
+    notes = [_note(key, found, version, device) for key in chosen]
+    if planned and (words := standing(planned)):
+        notes.append(Note(text=words, knob="engine.version"))
+    return StepSizes(**values, notes=tuple(notes))
 
 
 def _field(key: str) -> str:
