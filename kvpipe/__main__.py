@@ -9,21 +9,30 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 
-COMMANDS = ("run", "replay", "find")
+COMMANDS = ("run", "replay", "find")  # as kvpipe.config has them; pydantic is not needed here
 
 
 def main() -> None:
     """The console script."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:  # `kvpipe | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:  # a full disk behind stdout
+        complain([f"stdout: {error.strerror}"])
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 3
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)
@@ -36,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     except KvpipeError as error:
         complain(error.lines())
         return error.exit_code
-    except (BrokenPipeError, KeyboardInterrupt):
+    except (OSError, KeyboardInterrupt):
         raise
     except Exception as error:  # ours: say so in one line, and where
         from kvpipe.job import failure
@@ -51,7 +60,8 @@ def complain(lines: Sequence[str]) -> None:
     here = world()
     who = f"kvpipe (rank {here.rank})" if here is not None else "kvpipe"
     for line in lines:
-        print(f"{who}: {line}", file=sys.stderr)
+        with suppress(OSError):  # a full disk behind stderr: the exit code still tells
+            print(f"{who}: {line}", file=sys.stderr, flush=True)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -64,7 +74,10 @@ def _dispatch(arguments: list[str]) -> int:
 
     # Hydra's own flags, wherever they stand between the overrides.
     parser = get_args_parser()
+    parser.error = _refuse_arguments  # type: ignore[method-assign]
     args = parser.parse_intermixed_args(arguments)
+    if args.experimental_rerun:
+        _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
     args.overrides = words_to_overrides(args.overrides)
     if args.multirun:
         from kvpipe.sweep import run_sweep
@@ -77,18 +90,25 @@ def _dispatch(arguments: list[str]) -> int:
     return _run_one(args.overrides, args.config_dir, args.config_path, args.config_name)
 
 
+def _refuse_arguments(message: str) -> NoReturn:
+    """What argparse has to say, as one problem."""
+    knob = "settings are key=value, choices group=choice: see --help"
+    raise ConfigError(Problem("command line", "arguments that kvpipe knows", message, knob))
+
+
 def words_to_overrides(words: Sequence[str]) -> list[str]:
     """`replay`, `org/name`, `./dir` and `config.json` are words; the rest are Hydra overrides."""
     overrides: list[str] = []
     models = 0
     for position, word in enumerate(words):
-        if "=" in word or word.startswith(("~", "+")):
+        if "=" in word or word.startswith("+") or (word.startswith("~") and "/" not in word):
             overrides.append(word)
         elif position == 0 and word in COMMANDS:
             overrides.append(f"command={word}")
         elif ("/" in word or word.endswith(".json") or Path(word).is_dir()) and not models:
             models += 1
-            key = "path" if Path(word).exists() else "repo"
+            is_file = word.endswith(".json") or word.startswith(("/", ".", "~"))
+            key = "path" if is_file or Path(word).exists() else "repo"
             overrides += ["model=hf", f"model.{key}={_quoted(word)}"]
         else:
             raise ConfigError(
@@ -110,7 +130,7 @@ def _quoted(value: str) -> str:
 def _run_one(
     overrides: list[str], config_dir: str | None, config_path: str | None, config_name: str | None
 ) -> int:
-    from kvpipe.compose import CONFIG_NAME
+    from kvpipe.compose import CONFIG_NAME, run_folder
     from kvpipe.folders import new_folder, save_config
     from kvpipe.requests import prepared_request
 
@@ -122,7 +142,7 @@ def _run_one(
     )
 
     def make_folder() -> Path:
-        folder = new_folder(Path(str(request.config.hydra.run.dir)))
+        folder = new_folder(run_folder(request.config, "hydra.run.dir"))
         save_config(request.config, overrides, folder)
         return folder
 

@@ -28,9 +28,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.confdir import CONF_DIR, shipped_option
 from kvpipe.errors import ConfigError, Problem, did_you_mean
+from kvpipe.hydra_guard import ALLOWED_GROUPS, named_code, refused_override
 
 CONFIG_NAME = "config"
-_COMPOSE_ERRORS = (HydraException, OmegaConfBaseException)
+# ValueError: a group that is given a number.
+_COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError)
 _extra_dirs: list[str] = []
 
 
@@ -49,6 +51,8 @@ def configuration(config_dir: str | None = None, config_path: str | None = None)
     """Hydra set up on conf/ (or on config_path instead, to run a saved config again)."""
     use_search_path([config_dir] if config_dir else [])
     folder = Path(config_path).resolve() if config_path else CONF_DIR
+    if config_path and (folder / ".hydra").is_dir():
+        folder /= ".hydra"  # the folder of a run, whose config lies inside
     if not folder.is_dir():
         raise ConfigError(Problem("--config-path", "a folder", f"'{config_path}'"))
     with initialize_config_dir(str(folder), job_name="kvpipe", version_base="1.3"):
@@ -84,33 +88,79 @@ class Composed:
 def compose_request(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Composed:
     """Compose inside `configuration()`. Problems are returned; ConfigError if nothing composes."""
     groups = _groups()
+    problems = [p for o in overrides if (p := _refused(o))]
+    overrides = [o for o in overrides if not _refused(o)]
     try:
         parsed = _parse(overrides)
         config = _compose(config_name, overrides)
         raw = plain(config)
-        problems: list[Problem] = []
     except (*_COMPOSE_ERRORS, ConfigError):
-        problems, overrides = _find_problems(config_name, overrides, groups)
-        parsed = _parse(overrides)
+        found, overrides = _find_problems(config_name, overrides, groups)
+        problems += found
         try:
+            parsed = _parse(overrides)
             config = _compose(config_name, overrides)
             raw = plain(config)
+        except ConfigError as error:
+            raise ConfigError([*problems, *error.problems]) from error
         except _COMPOSE_ERRORS as error:
             # Each override composes by itself, but not together.
             problems.append(Problem("overrides", "settings that compose", _one_line(error)))
             raise ConfigError(problems) from error
+    problems += named_code(OmegaConf.to_container(config.hydra, resolve=False))
     choices = tuple(item.input_line or "" for item in parsed if item.key_or_group in groups)
     return Composed(
         config=config, raw=raw, problems=tuple(problems), choices=choices, config_name=config_name
     )
 
 
+def _refused(override: str) -> Problem | None:
+    """A setting of Hydra's own that a request may not make."""
+    key = override.lstrip("+~").partition("=")[0].partition("@")[0].strip()
+    return refused_override(key, override)
+
+
 def plain(config: DictConfig) -> dict[str, Any]:
     """The run's own values, interpolations resolved, Hydra's left out."""
     values: Any = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
     OmegaConf.set_readonly(values, True)
-    container: Any = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
+    _refuse_environment(OmegaConf.to_container(values, resolve=False))
+    try:
+        container: Any = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
+    except RecursionError:
+        problem = Problem("configuration", "interpolations that end", "one that refers to itself")
+        raise ConfigError(problem) from None
     return dict(container)
+
+
+def _refuse_environment(values: Any) -> None:
+    """A run must be reproducible from its saved config, so no value may come from elsewhere."""
+    problems = [
+        Problem(key, "a value in YAML or on the command line", f"'{value}'", "write the value")
+        for key, value in _strings(values, "")
+        if "${oc.env" in value.replace(" ", "")
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _strings(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, str):
+        yield path.lstrip("."), node
+    pairs: Any = node.items() if isinstance(node, dict) else ()
+    for key, value in enumerate(node) if isinstance(node, list) else pairs:
+        yield from _strings(value, f"{path}.{key}")
+
+
+def run_folder(config: DictConfig, key: str) -> Path:
+    """The folder that hydra.run.dir or hydra.sweep.dir names; ConfigError where it names none."""
+    try:
+        wanted = OmegaConf.select(config, key, throw_on_resolution_failure=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(Problem(key, "a folder", _one_line(error))) from error
+    if not isinstance(wanted, str) or not wanted.strip():
+        raise ConfigError(Problem(key, "a folder", repr(wanted)))
+    return Path(wanted)
 
 
 def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
@@ -118,11 +168,14 @@ def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    return OverridesParser.create().parse_overrides(list(overrides))
+    loader = GlobalHydra.instance().config_loader()
+    return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
 
 
 def _groups() -> set[str]:
-    return set(GlobalHydra.instance().config_loader().list_groups("")) - {"hydra"}
+    """Ours, and those of Hydra's that a request may choose from."""
+    own = set(GlobalHydra.instance().config_loader().list_groups("")) - {"hydra"}
+    return own | set(ALLOWED_GROUPS)
 
 
 def _find_problems(
@@ -135,10 +188,12 @@ def _find_problems(
     for override in overrides:
         try:
             (item,) = _parse([override])
-        except _COMPOSE_ERRORS:
-            problems.append(Problem(override, "key=value or group=choice", f"'{override}'"))
+        except _COMPOSE_ERRORS as error:
+            problems.append(_unreadable(override, error))
             continue
-        if item.is_sweep_override():
+        if not item.key_or_group:
+            problems.append(_unreadable(override, ValueError()))
+        elif item.is_sweep_override():
             problems.append(_sweep_without_m(item))
         elif item.key_or_group not in groups:
             values.append(override)
@@ -146,7 +201,7 @@ def _find_problems(
             problems.append(wrong)
         else:
             kept.append(override)
-    base = _compose(config_name, kept)
+    base = _base(config_name, kept, problems)
     for override in values:
         try:
             plain(_compose(config_name, [*kept, override]))
@@ -154,6 +209,34 @@ def _find_problems(
         except _COMPOSE_ERRORS as error:
             problems.append(_wrong_key(override, base, groups, error))
     return problems, kept
+
+
+def _base(config_name: str, kept: list[str], problems: list[Problem]) -> DictConfig:
+    """What composes of the group choices. Those that do not (`+cache=full`) become problems."""
+    try:
+        return _compose(config_name, kept)
+    except _COMPOSE_ERRORS:
+        pass
+    for override in list(kept):
+        try:
+            _compose(config_name, [override])
+        except _COMPOSE_ERRORS as error:
+            kept.remove(override)
+            problems.append(Problem(override, "a choice that composes", _one_line(error)))
+    try:
+        return _compose(config_name, kept)
+    except _COMPOSE_ERRORS as error:
+        problem = Problem("configuration", "files that compose", _one_line(error))
+        raise ConfigError([*problems, problem]) from error
+
+
+def _unreadable(override: str, error: Exception) -> Problem:
+    """Not Hydra's grammar: what it stumbled over, and that quotes help."""
+    key, _, value = override.partition("=")
+    reason = _one_line(error).partition(" See https")[0]
+    if key.strip() and value:
+        return Problem(key, "a value in Hydra's grammar", reason, f"quote it: {key}='\"...\"'")
+    return Problem("command line", "key=value or group=choice", f"'{override}'")
 
 
 def _sweep_without_m(item: Override) -> Problem:
@@ -190,7 +273,9 @@ def _nearest(key: str, known: Sequence[str], groups: set[str]) -> str:
         close = get_close_matches(key, siblings, n=1)
         return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(siblings))}"
     close = get_close_matches(key, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"sections: {', '.join(sorted(groups))}"
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"sections: {', '.join(sorted(name for name in groups if '/' not in name))}"
 
 
 def _options_with(group: str, key: str) -> list[str]:

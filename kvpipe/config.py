@@ -20,7 +20,8 @@ from kvpipe.plugins import REGISTRIES, SECTIONS
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}iB": 2 ** (10 * (i + 1)) for i, p in enumerate("KMGT")}
 _UNITS |= {f"{p}B": 10 ** (3 * (i + 1)) for i, p in enumerate("KMGT")}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?i?B|)\s*$")
+# At most so many digits that a float holds the number.
+_SIZE = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([KMGT]?i?B|)\s*$")
 
 
 def parse_size(value: Any) -> Any:
@@ -35,8 +36,12 @@ def parse_size(value: Any) -> Any:
     )
 
 
+COMMANDS = ("run", "replay", "find")
+SHOWN = 120  # characters of a wrong value that a message repeats
+
 Bytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
+Ranks = Annotated[int, Field(ge=1, le=1024)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 CacheDtype = Literal[
     "auto", "float16", "bfloat16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"
@@ -87,10 +92,10 @@ class DeviceConfig(Section):
 
 
 class ParallelConfig(Section):
-    tensor_parallel_size: Count
-    pipeline_parallel_size: Count
-    decode_context_parallel_size: Count
-    data_parallel_size: Count
+    tensor_parallel_size: Ranks
+    pipeline_parallel_size: Ranks
+    decode_context_parallel_size: Ranks
+    data_parallel_size: Ranks
     rank_memory_bytes: list[Bytes] | None  # device memory of each rank; null: the device's, on all
     pipeline_partition: list[Count] | None  # layers a stage; null: as even as possible
 
@@ -173,9 +178,17 @@ def collect(
     known = {*FIXED_SECTIONS, *SECTIONS, "command", "example", "trace", "want"}
     for key in raw.keys() - known:
         problems.append(Problem(key, "a known section", f"'{key}'", did_you_mean(key, known)))
+    if raw.get("command") not in COMMANDS:
+        problems.append(
+            Problem("command", f"one of {', '.join(COMMANDS)}", repr(raw.get("command")))
+        )
+    for name in ("example", "trace", "want"):
+        if not isinstance(raw.get(name), Mapping):
+            got = repr(raw.get(name))
+            problems.append(Problem(name, "a section of settings", got, f"choose {name}=<option>"))
     fixed: dict[str, Any] = {}
     for name, schema in FIXED_SECTIONS.items():
-        value, found = _check(name, schema, raw.get(name), (fallback or {}).get(name))
+        value, found = check_section(name, schema, raw.get(name), (fallback or {}).get(name))
         fixed[name] = value
         problems += found
     plugins: dict[str, PluginChoice] = {}
@@ -187,11 +200,11 @@ def collect(
     whole = None not in fixed.values() and len(plugins) == len(SECTIONS)
     config = (
         RunConfig(
-            command=raw.get("command") or "run",
+            command=str(raw.get("command")),
             plugins=plugins,
-            example=raw.get("example") or {},
-            trace=raw.get("trace") or {},
-            want=raw.get("want") or {},
+            example=_mapping(raw.get("example")),
+            trace=_mapping(raw.get("trace")),
+            want=_mapping(raw.get("want")),
             **fixed,
         )
         if whole
@@ -200,9 +213,15 @@ def collect(
     return config, problems
 
 
-def _check(
-    name: str, schema: type[BaseModel], value: Any, fallback: Any
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def check_section(
+    name: str, schema: type[BaseModel], value: Any, fallback: Any = None
 ) -> tuple[Any, list[Problem]]:
+    """A section as its schema, with every problem; None where the fallback's values, put in place
+    of the wrong ones, do not make it whole."""
     if not isinstance(value, Mapping):
         return None, [
             Problem(name, "a section of settings", repr(value), f"choose {name}=<option>")
@@ -224,7 +243,10 @@ def _check_plugin(
     """A section with a plugin's name under its key, and the plugin's own options."""
     key = SECTIONS[name]
     if not isinstance(value, Mapping) or not isinstance(value.get(key), str):
-        return None, [Problem(f"{name}.{key}", "the name of a plugin", repr(value))]
+        got = repr(value.get(key)) if isinstance(value, Mapping) else repr(value)
+        return None, [
+            Problem(f"{name}.{key}", "the name of a plugin", got, _name_it(name, key, got))
+        ]
     try:
         plugin = REGISTRIES[name].get(value[key])
     except ConfigError as error:
@@ -232,10 +254,18 @@ def _check_plugin(
     schema = getattr(plugin, "Options", None)
     if schema is None:
         return PluginChoice(name=value[key], plugin=plugin, options=value), []
-    options, problems = _check(name, schema, value, fallback)
+    options, problems = check_section(name, schema, value, fallback)
     if options is None:
         return None, problems
     return PluginChoice(name=value[key], plugin=plugin, options=options), problems
+
+
+def _name_it(section: str, key: str, got: str) -> str:
+    """`report=json` onto a saved config, which has no groups to choose from: say what to set."""
+    named = got.strip("'") in REGISTRIES[section].names()
+    return (
+        f"a saved config has no groups: set {section}.{key}={got.strip(chr(39))}" if named else ""
+    )
 
 
 def _repaired(
@@ -260,6 +290,15 @@ _EXPECTED = {
     "bool_type": "true or false",
     "string_type": "text",
     "dict_type": "settings",
+    "model_type": "settings",
+    "model_attributes_type": "settings",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of 64 bits",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "true or false",
+    "tuple_type": "a list",
+    "too_short": "a list with an entry",
     "list_type": "a list",
     "missing": "a value",
 }
@@ -297,7 +336,16 @@ def _written_path(item: Any, value: Any) -> tuple[str, ...]:
 
 
 def _got(item: Any) -> str:
-    return "nothing" if item["type"] == "missing" else repr(item["input"])
+    return "nothing" if item["type"] == "missing" else shown(item["input"])
+
+
+def shown(value: Any) -> str:
+    """What somebody wrote, on one line of a message: long values are cut."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python writes out
+        return "a number of thousands of digits"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
 
 
 def _expected(item: Any) -> str:

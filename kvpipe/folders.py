@@ -13,15 +13,20 @@ from kvpipe.report._atomic import write_atomic
 
 def new_folder(wanted: Path) -> Path:
     """`wanted`, or `wanted-1`, ... when another run of the same second has it. Created."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    for n in range(10_000):
-        folder = wanted.with_name(f"{wanted.name}-{n}") if n else wanted
-        try:
-            folder.mkdir()
-            return folder
-        except FileExistsError:
-            continue
-    raise ConfigError(Problem("hydra.run.dir", "a folder that is free", str(wanted)))
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        for n in range(10_000):
+            folder = wanted.with_name(f"{wanted.name}-{n}") if n else wanted
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                continue
+        got = f"'{wanted}' and 10,000 others beside it"
+    except (OSError, ValueError) as error:
+        got = f"'{wanted}' ({getattr(error, 'strerror', None) or error})"
+    knob = "choose another: hydra.run.dir=FOLDER (hydra.sweep.dir in a sweep)"
+    raise ConfigError(Problem("hydra.run.dir", "a folder that can be made", got, knob))
 
 
 def save_config(config: DictConfig, overrides: Sequence[str], folder: Path) -> None:

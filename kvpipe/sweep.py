@@ -14,31 +14,39 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import _run_hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from kvpipe.compose import CONFIG_NAME, compose_request, configuration, use_search_path
+from kvpipe.compose import CONFIG_NAME, compose_request, configuration, run_folder, use_search_path
 from kvpipe.confdir import CONF_DIR
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.folders import new_folder
+
+MAX_JOBS = 100_000
 
 
 def run_sweep(args: Namespace, parser: ArgumentParser) -> int:
     """The largest exit code of the jobs. ConfigError before any of them when one cannot compose."""
     wanted, jobs = check_jobs(args)
     folder = new_folder(wanted)
-    args.overrides = [*args.overrides, f"hydra.sweep.dir={folder}"]
+    args.overrides = [o for o in args.overrides if not o.startswith("hydra.sweep.dir=")]
+    args.overrides.append(f"hydra.sweep.dir='{folder}'")
     try:
         run_hydra(args, parser)
+    except OSError as error:  # a full disk: say so, and keep what the finished jobs left
+        print(f"kvpipe: {folder}: {error.strerror or error}", file=sys.stderr)
     except ConfigError:
         # Jobs that compose one by one, but not in this combination: nothing ran.
         if not any(folder.glob("*/result.json")):
@@ -50,21 +58,59 @@ def run_sweep(args: Namespace, parser: ArgumentParser) -> int:
 def check_jobs(args: Namespace) -> tuple[Path, list[list[str]]]:
     """The sweep's folder and every job's overrides, each distinct one tried by itself."""
     with configuration(args.config_dir, args.config_path):
-        parsed = OverridesParser.create().parse_overrides(args.overrides)
-        jobs = BasicSweeper.split_arguments(parsed, None)[0]
+        parsed, jobs = _split(args.overrides)
         single = [item.input_line or "" for item in parsed if not item.is_sweep_override()]
-        swept = list(dict.fromkeys(o for job in jobs for o in job if o not in single))
+        swept = _to_try(parsed, jobs)
         problems: list[Problem] = []
         config = None
         for choice in [[one] for one in swept] or [[]]:
             overrides = [*single, *choice]
             composed = compose_request(overrides, args.config_name or CONFIG_NAME)
             problems += [*composed.problems, *_unknown_keys(composed.raw)]
+            problems += _not_swept(composed.raw)
             config = config or composed.config
         if problems:
             raise ConfigError(dict.fromkeys(problems))
         assert config is not None
-        return Path(str(config.hydra.sweep.dir)), jobs
+        return run_folder(config, "hydra.sweep.dir"), jobs
+
+
+def _split(overrides: Sequence[str]) -> tuple[list[Override], list[list[str]]]:
+    """The overrides, parsed, and those of every job; ConfigError where they cannot be a sweep."""
+    try:
+        loader = GlobalHydra.instance().config_loader()
+        parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+        count = prod(
+            sum(1 for _ in item.sweep_iterator()) for item in parsed if item.is_discrete_sweep()
+        )
+        if not 1 <= count <= MAX_JOBS:
+            raise ConfigError(Problem("-m", f"1 to {MAX_JOBS:,} jobs", f"{count:,}"))
+        return parsed, BasicSweeper.split_arguments(parsed, None)[0]
+    except (HydraException, OmegaConfBaseException) as error:
+        line = " ".join(str(error).split()).partition(" See https")[0]
+        raise ConfigError(Problem("-m", "overrides that make a sweep", line)) from error
+
+
+def _to_try(parsed: Sequence[Override], jobs: Sequence[Sequence[str]]) -> list[str]:
+    """Every swept choice of a group, and one value of every swept key: a wrong value is its own
+    job's business, an unknown key is not."""
+    groups = GlobalHydra.instance().config_loader().list_groups("")
+    swept = {item.get_key_element(): item for item in parsed if item.is_sweep_override()}
+    tried: dict[str, None] = {}
+    for job in jobs:
+        for override in job:
+            key = override.partition("=")[0]
+            if key in swept and (swept[key].key_or_group in groups or key not in tried):
+                tried.setdefault(override)
+                tried.setdefault(key)
+    return [override for override in tried if "=" in override]
+
+
+def _not_swept(raw: dict[str, Any]) -> list[Problem]:
+    """A sweep runs the five stages in every job; the other commands are for one request."""
+    if raw.get("command") == "run":
+        return []
+    return [Problem("-m", "the command run, in a sweep", f"'{raw.get('command')}'", "leave out -m")]
 
 
 def _unknown_keys(raw: dict[str, Any]) -> list[Problem]:
@@ -86,7 +132,7 @@ def run_hydra(args: Namespace, parser: ArgumentParser) -> int:
                 config_path=str(CONF_DIR),
                 config_name=CONFIG_NAME,
             )
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError, KeyError) as error:
             line = " ".join(str(error).split())
             raise ConfigError(Problem("overrides", "settings that compose", line)) from error
         except SystemExit as end:  # --help and the like end the process in Hydra's own front end
@@ -130,8 +176,7 @@ class SweepTable(Callback):
         self.total = 0
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        parsed = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
-        self.total = len(BasicSweeper.split_arguments(parsed, None)[0])
+        self.total = len(_split(list(config.hydra.overrides.task))[1])
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
         if not self.total:

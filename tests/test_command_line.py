@@ -83,6 +83,26 @@ def test_three_mistakes_of_three_kinds_are_all_printed_one_line_each(capsys, tmp
         (["device=h100_80gb", "cache.block_size=24"], "a multiple of 16"),
         (["example=mamba", "cache.mamba_page_size_padded=8192"], "194,560"),
         (["nonsense"], "a command (run, replay, find)"),
+        (["command=walk"], "command: expected one of run, replay, find"),
+        (["hydra.run.dir=/proc/nobody/here"], "hydra.run.dir: expected a folder that can be made"),
+        (["hydra.run.dir="], "hydra.run.dir: expected a folder"),
+        (["hydra.run.dir=${nope}"], "hydra.run.dir: expected a folder"),
+        (["hydra.mode=MULTIRUN"], "hydra.mode: expected one of hydra.run.dir"),
+        (["hydra.callbacks.x._target_=os.abort"], "expected one of hydra.run.dir"),
+        (["hydra/launcher=nope"], "valid: basic"),
+        (["cache.block_size=${oc.env:HOME}"], "a value in YAML or on the command line"),
+        (["cache.block_size=${cache.block_size}"], "cache.block_size"),
+        (["+cache=sliding"], "+cache=sliding: expected a choice that composes"),
+        (["cache.block_size=[1,"], "cache.block_size: expected a value in Hydra's grammar"),
+        (["=1"], "command line: expected key=value or group=choice"),
+        (["trace=5"], "trace: expected a choice of this group"),
+        (["model.reader=null"], "model.reader: expected the name of a plugin, got None"),
+        (["parallel.tensor_parallel_size=2147483647"], "at most 1024"),
+        (["--bogus"], "arguments that kvpipe knows"),
+        (["--config-name", "nope"], "Cannot find primary config 'nope'"),
+        (["--config-path", "nope"], "--config-path: expected a folder"),
+        (["--config-dir", "nope"], "--config-dir: expected a folder"),
+        (["./nope.json"], "model.path: expected "),
         (["/etc"], "config.json"),
         (["nobody/nothing-of-that-name"], "model.repo: expected "),
     ],
@@ -165,3 +185,48 @@ def test_help_lists_every_group_with_its_choices(capsys):
 def test_version(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("kvpipe 0.")
+
+
+CODE = """
+# @package _global_
+hydra:
+  job_logging:
+    formatters:
+      f: {(): evil.f}
+  callbacks:
+    x: {_target_: evil.f}
+"""
+
+
+def test_no_yaml_names_code_to_run(capsys, tmp_path):
+    folder = tmp_path / "mine" / "cache"
+    folder.mkdir(parents=True)
+    (folder / "evil.yaml").write_text(CODE)
+    (tmp_path / "evil.py").write_text("open('ran', 'w')\ndef f(*a, **k): ...\n")
+    for multirun in ([], ["-m"]):
+        arguments = [*multirun, "--config-dir", str(tmp_path / "mine"), "cache=evil"]
+        assert run([*arguments, "backend=meta"]) == 2
+        err = capsys.readouterr().err
+        assert err.count("YAML names plugins, it never names code") == 2, err
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "outputs").exists()
+
+
+def test_the_folder_of_a_run_is_enough_to_run_it_again(capsys, tmp_path):
+    assert run(["backend=meta"]) == 0
+    (folder,) = tmp_path.glob("outputs/*/*")
+    assert run(["-cp", str(folder), "report.name=none"]) == 0
+    assert run(["-cp", str(folder), "report=json"]) == 2
+    assert "set report.name=json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("redirect", "code"), [(">&-", 0), ("2>&-", 0), (">/dev/full", 3)])
+def test_closed_and_full_streams_end_without_a_traceback(redirect, code, tmp_path):
+    command = f"{sys.executable} -m kvpipe backend=meta {redirect}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == code and "Traceback" not in done.stdout + done.stderr
+
+
+def test_an_error_never_lands_on_stdout(tmp_path):
+    command = f"{sys.executable} -m kvpipe cache=nope 2>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")

@@ -67,6 +67,14 @@ def test_the_largest_exit_code_is_returned(folder):
         ["cache=full,sliding", "+cache.blocksize=3"],
         ["model=llama,nobody"],
         ["grouping=hybrid,other"],
+        ["find", "cache=full,sliding"],
+        ["cache.block_size=[1,"],
+        ["cache.block_size=interval(1,2)"],
+        ["cache=glob(zz*)"],
+        ["cache.block_size=range(0,200000)"],
+        ["cache=full,sliding", "hydra.sweep.dir=/proc/nobody"],
+        ["cache=full,sliding", "hydra.sweep.subdir=same"],
+        ["cache=full,sliding", "hydra.launcher._target_=os.abort"],
     ],
 )
 def test_an_unknown_name_in_any_job_stops_the_sweep_before_it_writes(wrong, capsys, folder):
