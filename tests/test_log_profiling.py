@@ -120,6 +120,32 @@ def test_ranks_are_told_apart_by_their_place_and_keep_their_order() -> None:
     assert log.utilization == 0.82
 
 
+@pytest.mark.parametrize(
+    ("prefix", "label"),
+    [
+        ("(Worker_TP1 pid=448) INFO 08-14", "TP1"),
+        ("(Worker_PP1_TP0 pid=448) INFO 08-14", "PP1 TP0"),
+        ("(Worker_DP0_TP3_EP3 pid=4) INFO", "DP0 TP3"),
+        ("(EngineCore_DP1 pid=387) INFO", "DP1"),
+        ("(VllmWorker rank=3 pid=7) INFO", "rank 3"),
+        ("(VllmWorkerProcess pid=521) INFO", "process 521"),
+        ("[rank2]: INFO", "rank 2"),
+        ("[2025-07-22 10:01:05 DP0 TP1 EP1]", "DP0 TP1"),
+        ("(APIServer pid=1) INFO HTTP2 ", ""),
+        ("INFO 11-21 08:00:31 worker.py:232]", ""),
+    ],
+)
+def test_the_prefix_of_a_line_names_its_rank(prefix: str, label: str) -> None:
+    log = read_log(f"{prefix} Available KV cache memory: 6.87 GiB")
+    assert list(log.ranks) == [label]
+
+
+def test_figures_of_many_ranks_come_in_the_order_of_the_ranks() -> None:
+    lines = [f"(Worker_TP{i} pid=1) Available KV cache memory: {i}.50 GiB" for i in (10, 2, 0, 1)]
+    found = available_by_rank(read_log("\n".join(lines)), 4)
+    assert [round(figure.num_bytes / GIB, 1) for figure in found] == [0.5, 1.5, 2.5, 10.5]
+
+
 def test_a_refusal_gives_what_was_needed_through_colour_codes() -> None:
     log = read_log(VLLM_REFUSED)
     assert log.needed == Figure.printed("10.12")

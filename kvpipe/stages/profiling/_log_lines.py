@@ -10,14 +10,16 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kvpipe.config import shown
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.stages.profiling._log_figures import GIB, EngineLog, Figure
+from kvpipe.stages.profiling._log_figures import GIB, EngineLog, Figure, number, whole_number
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_RANK = re.compile(r"\b(?:Worker_|EngineCore_|_)?(PP|TP|DP|EP)(\d+)(?=[_ )\]])")
+_RANK = re.compile(r"(?<![A-Za-z])(PP|TP|DP)(\d+)(?=[_ )\]])")
 _NUMBERED = re.compile(r"\brank[ =]?(\d+)")
 _PROCESS = re.compile(r"^\s*\([A-Za-z]*Worker\w* [^)]*pid=(\d+)\)")
 _GIB, _INT = r"(-?[\d.]+) ?(?:GiB|GB)", r"([\d,]+)"
+_RATIO = r"(\d+(?:\.\d+)?|\.\d+)"  # ends before the full stop of a sentence
 
 # (pattern, figure names of its groups): sizes of one rank.
 _VLLM_SIZES = (
@@ -66,10 +68,10 @@ _VLLM_WORDS = (
     (r"with config: .*?\bmodel='([^']+)'", "model"),
 )
 _VLLM_RATIOS = (
-    (r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", "max_concurrency"),
-    (r"gpu_memory_utilization[ =(]+([\d.]+)", "utilization"),
-    (r"Desired GPU memory utilization is \(([\d.]+)", "utilization"),
-    (r"current --gpu-memory-utilization=([\d.]+)", "utilization"),
+    (rf"Maximum concurrency for [\d,]+ tokens per request: {_RATIO}x", "max_concurrency"),
+    (rf"gpu_memory_utilization[ =(]+{_RATIO}", "utilization"),
+    (rf"Desired GPU memory utilization is \({_RATIO}", "utilization"),
+    (rf"current --gpu-memory-utilization={_RATIO}", "utilization"),
 )
 _NEEDED = re.compile(rf"\({_GIB} KV cache is needed")
 _AVAILABLE_IN_ERROR = re.compile(rf"available KV cache memory \({_GIB}\)")
@@ -97,7 +99,7 @@ _SGLANG_COUNTS = (
     (r"\bpp_size=(\d+)", ("pp",)),
     (r"\bpage_size=(\d+)", ("block_size",)),
 )
-_SGLANG_RATIOS = ((r"\bmem_fraction_static=([\d.]+)", "utilization"),)
+_SGLANG_RATIOS = ((rf"\bmem_fraction_static={_RATIO}", "utilization"),)
 _SGLANG_WORDS = (
     (r"\bmodel_path='([^']+)'", "model"),
     (r"\bkv_cache_dtype='([\w]+)'", "kv_dtype"),
@@ -132,16 +134,22 @@ class _Reader:
             if match := re.search(pattern, line):
                 for name, text in zip(names, match.groups(), strict=True):
                     if text is not None:
-                        self.counts[name] = int(text.replace(",", ""))
+                        self.counts[name] = whole_number(text)
 
 
-def read_log(text: str) -> EngineLog:
-    """The last start in the text. ConfigError when no line gives a memory or a capacity figure."""
+def read_log(text: str, path: str = "the log") -> EngineLog:
+    """The last start in the text. ConfigError when no line gives a memory or a capacity figure, or
+    one gives a figure that is no number. path: the file, for messages."""
     engine = "sglang" if _SGLANG.search(text) and "# GPU blocks" not in text else "vllm"
     reader = _Reader()
-    for raw in text.splitlines():
-        line = _ANSI.sub("", raw)
-        (_sglang_line if engine == "sglang" else _vllm_line)(reader, line, _rank_of(line))
+    read_line = _sglang_line if engine == "sglang" else _vllm_line
+    for at, written in enumerate(text.split("\n"), 1):
+        for raw in written.splitlines():  # progress bars return to the start of their line
+            line = _ANSI.sub("", raw)
+            try:
+                read_line(reader, line, _rank_of(line))
+            except ValueError as error:
+                raise _no_number(at, path, str(error)) from error
     if not reader.ranks and not reader.counts:
         raise ConfigError(
             Problem(
@@ -159,24 +167,31 @@ def read_log(text: str) -> EngineLog:
     )
 
 
+def _no_number(at: int, path: str, text: str) -> ConfigError:
+    expected = f"figures of less than 2**63 on line {at} of {path}"
+    return ConfigError(
+        Problem("profiling.path", expected, shown(text), "is the log cut or edited there?")
+    )
+
+
 def _vllm_line(reader: _Reader, line: str, rank: str) -> None:
     reader.sizes(line, rank, _VLLM_SIZES, GIB)
     reader.sizes(line, rank, _VLLM_BYTES, 1)
     reader.whole_numbers(line, _VLLM_COUNTS)
-    reader.keep(line, _VLLM_RATIOS, float)
+    reader.keep(line, _VLLM_RATIOS, number)
     reader.keep(line, _VLLM_WORDS, str)
     if match := _NEEDED.search(line):
         reader.facts["needed"] = Figure.printed(match[1])
     if match := _AVAILABLE_IN_ERROR.search(line):
         reader.ranks.setdefault(rank, {})["available_kv"] = Figure.printed(match[1])
     for layers, percent in _PADDING.findall(line):
-        reader.padding[int(layers), float(percent)] = None
+        reader.padding[whole_number(layers), number(percent)] = None
 
 
 def _sglang_line(reader: _Reader, line: str, rank: str) -> None:
     reader.sizes(line, rank, _SGLANG_SIZES, GIB)
     reader.whole_numbers(line, _SGLANG_COUNTS)
-    reader.keep(line, _SGLANG_RATIOS, float)
+    reader.keep(line, _SGLANG_RATIOS, number)
     reader.keep(line, _SGLANG_WORDS, str)
 
 
@@ -184,7 +199,7 @@ def _rank_of(line: str) -> str:
     """The label of the rank that wrote the line; "" where it does not say."""
     head = line[:80]
     named = {kind: number for kind, number in _RANK.findall(head)}
-    if named.keys() & {"PP", "TP"}:
+    if named:
         return " ".join(f"{kind}{named[kind]}" for kind in ("DP", "PP", "TP") if kind in named)
     if numbered := _NUMBERED.search(head):
         return f"rank {numbered[1]}"
