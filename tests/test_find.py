@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +135,43 @@ def test_nothing_that_serves_is_exit_code_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "match"),
     [
-        ("want.requests=0", r"want\.requests: expected a whole number of at least 1, got 0"),
+        ("want.requests=0", r"want\.requests: expected .*at least 1, got 0"),
         ("want.requests=many", r"want\.requests: expected a whole number"),
         ("want.length=200000", r"want\.length: expected 1 to the model's context of 131,072"),
-        ("+want.latency=1", r"want\.latency"),
+        ("want.requests=9" + 30 * "0", r"want\.requests: expected less than 2147483648, got 90+$"),
+        ("want.length=0", r"want\.length: expected at least 1 or 'auto', got 0"),
+        ("+want.latency=1", r"want\.latency: expected a known key, got 'latency'; valid: length, r"),
+        ("+want.request=1", r"want\.request: expected a known key, .* did you mean 'requests'"),
     ],
 )
 def test_a_wrong_wish_is_refused_by_its_key(override: str, match: str) -> None:
     made = prepared_request(["command=find", "model=llama", override]).prepared
     with pytest.raises(ConfigError, match=match):
         read_want(made.config.want, made)
+
+
+@pytest.mark.parametrize("raw", [{}, None])
+def test_no_wish_at_all_says_what_to_set(raw: Any) -> None:
+    with pytest.raises(ConfigError, match=r"want: .* got nothing; set want\.requests=64 want\.leng"):
+        read_want(raw, prepared())
+
+
+def test_a_wish_that_is_no_section_is_one_problem() -> None:
+    with pytest.raises(ConfigError, match="want: expected a section of settings, got 5") as caught:
+        read_want(5, prepared())
+    assert len(caught.value.problems) == 1
+
+
+def test_every_wrong_key_of_a_wish_is_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_want({"requests": 0, "z": 1}, prepared())
+    assert [p.key for p in caught.value.problems] == ["want.requests", "want.length", "want.z"]
+
+
+def test_one_request_of_one_token_is_not_written_as_many(tmp_path: Path) -> None:
+    out = io.StringIO()
+    asked = prepared("device=h200", "want.requests=1", "want.length=1", "report=text")
+    run_find(asked, lambda: tmp_path, out)
+    text = " ".join(out.getvalue().split())
+    assert "find: 1 request of 1 token," in text and "longest length for 1 request " in text
+    assert re.search(r"\b1 (requests|tokens|blocks)\b", text) is None

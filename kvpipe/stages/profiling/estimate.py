@@ -36,7 +36,7 @@ class EstimateProfiling:
         name: str
         weights_bytes: Bytes | Literal["auto"]
         enforce_eager: bool
-        other_instances_bytes: Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+        other_instances_bytes: Annotated[int, BeforeValidator(parse_size), Field(ge=0, lt=2**63)]
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -173,7 +173,9 @@ def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
         name="weights",
         num_bytes=cdiv(mine if pp > 1 else total, tp),
         how="estimated",
-        source=f"of {total:,} bytes: this stage's layers over {tp} ranks, embeddings at the ends",
+        source=f"{total:,} bytes over {tp} ranks"
+        if pp == 1
+        else f"of {total:,} bytes: this stage's layers over {tp} ranks, embeddings at the ends",
     )
 
 
