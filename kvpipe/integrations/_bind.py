@@ -229,7 +229,7 @@ def _refuse_lost_prefixes(manager: BlockManager, asked: bool) -> None:
 def _layer(store: Any, match: LayerMatch, direct: bool) -> Any:
     from transformers.cache_utils import DummyLayer
 
-    from kvpipe.integrations._layers import PagedHybridLayer
+    from kvpipe.integrations._states import PagedHybridLayer
 
     attention = _attention(store, match, direct) if match.attention else None
     state = _state(store, match) if match.state else None
@@ -262,7 +262,7 @@ def _cross(store: Any, match: LayerMatch) -> Any:
 def _state(store: Any, match: LayerMatch) -> Any:
     import torch
 
-    from kvpipe.integrations._layers import PagedStateLayer, StateTensors
+    from kvpipe.integrations._states import PagedStateLayer, StateTensors
 
     assert match.state is not None
     pages: Mapping[str, Any] = store.buffers.arrays(match.state)
