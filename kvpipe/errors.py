@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+LONGEST_GOT = 200  # characters of a wrong value that are repeated
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -21,8 +23,16 @@ class Problem:
     knob: str = ""
 
     def __str__(self) -> str:
-        line = f"{self.key}: expected {self.expected}, got {self.got}"
-        return f"{line}; {self.knob}" if self.knob else line
+        got = printable(self.got)
+        got = got if len(got) <= LONGEST_GOT else f"{got[:LONGEST_GOT]}..."
+        line = f"{self.key}: expected {self.expected}, got {got}"
+        return printable(f"{line}; {self.knob}" if self.knob else line)
+
+
+def printable(text: str) -> str:
+    """On one line, whatever a file or a user put into it: white space collapsed, and a question
+    mark for what a terminal would obey or cannot show."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 class KvpipeError(Exception):

@@ -360,7 +360,7 @@ def test_heads_are_split_then_replicated() -> None:
     spec = FullAttentionSpec(block_size=16, **(KV | {"num_kv_heads": 8}))
     assert [spec.shard(tp).num_kv_heads for tp in (1, 2, 8, 16)] == [8, 4, 1, 1]
     with pytest.raises(
-        SpecError, match=r"8 KV heads cannot be split.*over 3 ranks; legal: 1, 2, 4, 8, 16"
+        SpecError, match=r"one of 1, 2, 4, 8, 16, 24, .*8 KV heads are split or replicated\), got 3"
     ):
         spec.shard(3)
 
@@ -377,7 +377,9 @@ def test_convolution_groups_are_replicated_when_ranks_exceed_them() -> None:
         conv, ssm = spec.shard(tp).states
         assert conv.shape == (8192 // tp + max(1, 8 // tp) * per_group, 3)
         assert ssm.shape == (128 // tp, 64, 128)
-    with pytest.raises(SpecError, match="cannot be split over 3 ranks; legal: 1, 2, 4, 8, 16"):
+    with pytest.raises(
+        SpecError, match=r"one of 1, 2, 4, 8, 16, .*8192 rows and 8 groups are split\), got 3"
+    ):
         spec.shard(3)
     with pytest.raises(SpecError, match="3 groups do not fit"):
         SPECS.get("mamba").from_geometry(GEOMETRY["mamba"] | {"num_groups": 3}, CONTEXT)

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, Problem, printable
+from kvpipe.models._values import Values, unreadable
 
 # Where files of several parts keep the language model.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "decoder", "thinker_config")
-_DTYPES = {"float16", "bfloat16", "float32"}
+DTYPES = {"float16", "bfloat16", "float32"}
+_LONGEST_FILE = 64 * 2**20  # bytes; published ones have a few thousand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,8 @@ class ConfigFile:
     @property
     def model_type(self) -> str:
         """The text part's; a text part without one is the whole's, "_text"."""
-        own = self.text.get("model_type")
-        return str(own or f"{self.raw.get('model_type', '')}_text")
+        own = Values(self.text).word("model_type")
+        return own or f"{Values(self.raw).word('model_type')}_text"
 
     @property
     def is_nested(self) -> bool:
@@ -40,58 +42,96 @@ class ConfigFile:
         for part in (self.text, self.raw):
             for key in ("dtype", "torch_dtype"):
                 if part.get(key) is not None:
-                    return _known_dtype(key, str(part[key]))
+                    return known_dtype(key, Values(part).word(key))
         return None
 
     @property
-    def quantization(self) -> Mapping[str, Any] | None:
+    def quantization(self) -> Values | None:
         for part in (self.raw, self.text):
-            if part.get("quantization_config"):
-                found: Mapping[str, Any] = part["quantization_config"]
+            found = Values(part).section("quantization_config")
+            if found.raw:
                 return found
         return None
 
 
-def _known_dtype(key: str, word: str) -> str:
+def known_dtype(key: str, word: str) -> str:
     name = word.removeprefix("torch.")
-    if name not in _DTYPES:
-        raise ConfigError(
-            Problem(
-                f"config.json: {key}",
-                f"one of {', '.join(sorted(_DTYPES))}",
-                f"'{word}'",
-                "set it in the file to the dtype the weights are stored in",
-            )
-        )
+    if name not in DTYPES:
+        expected, knob = f"one of {', '.join(sorted(DTYPES))}", "set it to the dtype of the weights"
+        raise unreadable(key, expected, f"'{word}'", knob)
     return name
 
 
 def open_config(path: str) -> ConfigFile:
     """The config.json at `path`, a folder or the file; ConfigError when there is none to read."""
-    place = Path(path).expanduser()
-    file = place / "config.json" if place.is_dir() else place
-    if not file.is_file():
-        raise ConfigError(
-            Problem("model.path", "a folder with a config.json, or the file", f"'{path}'")
-        )
-    name = file.parent.resolve().name if file.name == "config.json" else file.stem
-    return parse_config(file.read_text(encoding="utf-8"), str(file), name, file.parent)
-
-
-def parse_config(text: str, origin: str, name: str, folder: Path | None) -> ConfigFile:
+    expected = "a folder with a config.json, or the file"
     try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(Problem(origin, "JSON", f"{error}")) from error
+        place = Path(path).expanduser()
+        file = place / "config.json" if place.is_dir() else place
+        if not file.is_file():
+            raise ConfigError(Problem("model.path", expected, f"'{path}'"))
+        name = file.parent.resolve().name if file.name == "config.json" else file.stem
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, no such user
+        raise ConfigError(Problem("model.path", expected, f"'{path}' ({reason(error)})")) from error
+    return parse_config(file, str(file), name, file.parent)
+
+
+def is_path(word: str) -> bool:
+    """Whether a word names a file or folder, there or not, rather than a repository of the Hub."""
+    if word.endswith(".json") or word.startswith((".", "/", "~")):
+        return True
+    try:
+        return Path(word).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def parse_config(text: str | Path, origin: str, name: str, folder: Path | None) -> ConfigFile:
+    """The config.json of that text, or in that file. origin: what a problem calls it."""
+    raw = _parsed(text, origin)
     if not isinstance(raw, dict):
-        raise ConfigError(Problem(origin, "a JSON object", type(raw).__name__))
-    named = raw.get("_name_or_path") or name
-    return ConfigFile(raw=raw, text=_text_part(raw), folder=folder, name=str(named))
+        raise _unparsed(origin, "a JSON object", type(raw).__name__)
+    named = Values(raw).word("_name_or_path") or name
+    return ConfigFile(raw=raw, text=_text_part(raw), folder=folder, name=printable(named))
+
+
+def _parsed(text: str | Path, origin: str) -> Any:
+    """The one place where a file's bytes become values, and every way in which they do not."""
+    try:
+        raw = json.loads(text if isinstance(text, str) else _read(text))
+        json.dumps(raw, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
+    except json.JSONDecodeError as error:
+        raise _unparsed(origin, "JSON", str(error)) from error
+    except UnicodeError as error:
+        raise _unparsed(origin, "JSON in UTF-8", str(error)) from error
+    except RecursionError as error:
+        raise _unparsed(origin, "JSON", "too many levels of nesting") from error
+    except (OSError, ValueError) as error:  # ValueError: an integer of thousands of digits
+        raise _unparsed(origin, "JSON that can be read", reason(error)) from error
+    return raw
+
+
+def _unparsed(origin: str, expected: str, got: str) -> ConfigError:
+    knob = "download the file again, or name another"
+    return ConfigError(Problem(origin, expected, got, knob))
+
+
+def _read(file: Path) -> str:
+    with file.open("rb") as stream:
+        content = stream.read(_LONGEST_FILE + 1)
+    if len(content) > _LONGEST_FILE:
+        raise ValueError(f"more than {_LONGEST_FILE // 2**20} MiB")
+    return content.decode("utf-8")
+
+
+def reason(error: Exception) -> str:
+    """What the system says, without its number and its file name."""
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
 def _text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The innermost text part; models of one part are their own."""
-    for key in _TEXT_PARTS:
-        if isinstance(raw.get(key), dict):
-            return _text_part(raw[key])
-    return raw
+    part = raw
+    while inner := next((part[k] for k in _TEXT_PARTS if isinstance(part.get(k), dict)), None):
+        part = inner
+    return part

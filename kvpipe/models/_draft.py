@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._config_file import ConfigFile
-from kvpipe.models.base import CacheGeometry, ModelGeometry
+from kvpipe.models._values import Values
+from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry
 from kvpipe.specs.base import DTYPE_BYTES
 
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
@@ -43,7 +44,8 @@ def _renumbered(name: str, by: int) -> str:
 
 def _with_mtp(model: ModelGeometry, file: ConfigFile) -> ModelGeometry:
     """A prediction layer stores what the model's last layer stores."""
-    count = next((file.text[key] for key in _MTP_KEYS if file.text.get(key)), 0)
+    values = Values(file.text)
+    count = next((n for key in _MTP_KEYS if (n := values.number(key, at_most=MAX_LAYERS))), 0)
     if not count:
         raise ConfigError(
             Problem(

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.models._config_file import reason
+from kvpipe.models._safetensors import TensorTable, checked_table
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5
@@ -24,8 +27,10 @@ def split_revision(repo: str) -> tuple[str, str | None]:
 
 
 def _library(repo: str) -> Any:
+    """huggingface_hub with its `constants`, which it loads only when they are imported."""
     try:
         import huggingface_hub
+        from huggingface_hub import constants as _  # noqa: F401
     except ImportError as error:
         raise ConfigError(
             Problem(
@@ -38,6 +43,10 @@ def _library(repo: str) -> Any:
     return huggingface_hub
 
 
+class Unreachable(OSError):
+    """Nobody listens at the Hub's address: which, and why, in words."""
+
+
 def _answers(endpoint: str) -> None:
     """Fail within seconds where nobody listens: the library would try six times, for most of a
     minute. Behind a proxy the library alone knows the way."""
@@ -45,7 +54,10 @@ def _answers(endpoint: str) -> None:
         return
     url = urlsplit(endpoint)
     port = url.port or (80 if url.scheme == "http" else 443)
-    socket.create_connection((url.hostname or "", port), timeout=CONNECT_TIMEOUT_S).close()
+    try:
+        socket.create_connection((url.hostname or "", port), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise Unreachable(f"could not reach {url.hostname}: {reason(error)}") from error
 
 
 def _fetch(repo: str, action: Callable[[], T]) -> T:
@@ -53,12 +65,12 @@ def _fetch(repo: str, action: Callable[[], T]) -> T:
     try:
         return action()
     except Exception as error:
-        reason = str(error).strip().splitlines()
+        told = (str(error).strip().splitlines() or [""])[0]
         raise ConfigError(
             Problem(
                 "model.repo",
                 f"a repository that can be reached: {repo}",
-                f"{type(error).__name__}: {reason[0] if reason else ''}".strip(),
+                told if isinstance(error, Unreachable) else f"{type(error).__name__}: {told}",
                 "check the name, HF_TOKEN and HF_ENDPOINT, or download config.json and set "
                 "model.path",
             )
@@ -79,24 +91,23 @@ def _download(hub: Any, repo: str) -> str:
     return path
 
 
-def fetch_config_text(repo: str) -> str:
-    """The text of config.json; ConfigError when the repository cannot be read."""
+def fetch_config(repo: str) -> Path:
+    """Where config.json lies now; ConfigError when the repository cannot be read."""
     hub = _library(repo)
-    path = _fetch(repo, lambda: _download(hub, repo))
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+    return Path(_fetch(repo, lambda: _download(hub, repo)))
 
 
-def fetch_tensor_table(repo: str) -> dict[str, tuple[str, tuple[int, ...]]] | None:
+def fetch_tensor_table(repo: str) -> TensorTable | None:
     """Tensor name -> (dtype, shape) from the safetensors headers; None where there are none."""
     hub = _library(repo)
     name, revision = split_revision(repo)
     try:
         metadata = hub.get_safetensors_metadata(name, revision=revision)
+        tensors = {
+            tensor: {"dtype": info.dtype, "shape": info.shape}
+            for file in metadata.files_metadata.values()
+            for tensor, info in file.tensors.items()
+        }
     except Exception:  # no such files, or unreachable: sizes then follow from config.json
         return None
-    return {
-        tensor: (info.dtype, tuple(info.shape))
-        for file in metadata.files_metadata.values()
-        for tensor, info in file.tensors.items()
-    }
+    return checked_table(f"{repo}, safetensors headers", tensors)

@@ -20,6 +20,10 @@ from kvpipe.models.families.deepseek import indexer_cache
 from kvpipe.models.families.gpt import falcon_kv_heads
 
 _WINDOWS = {"sliding": "sliding_window", "chunked": "attention_chunk_size"}
+_LAYER_KEYS = (
+    "num_hidden_layers", "n_layer", "n_layers", "num_layers",
+    "encoder_layers", "decoder_layers", "num_decoder_layers",
+)  # fmt: skip
 # Families that repeat their K/V heads before they cache them: the heads an engine stores.
 _REPEATED_HEADS: dict[str, Callable[[Config], int]] = {"falcon": falcon_kv_heads}
 
@@ -75,7 +79,10 @@ def probe(file: ConfigFile) -> ModelGeometry:
     )
     heads = _REPEATED_HEADS.get(file.model_type)
     own_heads = heads(families()[file.model_type].config(file.text)) if heads else None
-    caches = _engine_caches(probed, geometry.context_length, own_heads)
+    try:
+        caches = _engine_caches(probed, geometry.context_length, own_heads)
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise _cannot(file, error) from error  # its config has not the keys that others have
     return replace(geometry, caches=caches)
 
 
@@ -91,6 +98,8 @@ def _reader(built: Any, written: Config) -> Callable[..., int]:
 
 def cached_by_transformers(file: ConfigFile) -> Probed:
     """What transformers caches; ConfigError where it is missing, or cannot run the model."""
+    for key in _LAYER_KEYS:  # building takes as long as there are layers
+        Config(file.text).layers(key, 1)
     try:
         from kvpipe.models import _meta_model
     except ImportError as error:
@@ -105,15 +114,19 @@ def cached_by_transformers(file: ConfigFile) -> Probed:
     try:
         return _meta_model.run(_meta_model.build_config(file.model_type, file.text))
     except Exception as error:  # a modeling file may fail in any way on the meta device
-        reason = (str(error).strip().splitlines() or [""])[0][:200]
-        raise ConfigError(
-            Problem(
-                "model.probe",
-                f"a model of type '{file.model_type}' that transformers can build and run",
-                f"{type(error).__name__}: {reason}",
-                "write its geometry into a file of conf/model instead",
-            )
-        ) from error
+        raise _cannot(file, error) from error
+
+
+def _cannot(file: ConfigFile, error: Exception) -> ConfigError:
+    told = (str(error).strip().splitlines() or [""])[0]
+    return ConfigError(
+        Problem(
+            "model.probe",
+            f"a model of type '{file.model_type}' that transformers can build and run",
+            f"{type(error).__name__}: {told}",
+            "write its geometry into a file of conf/model instead",
+        )
+    )
 
 
 # --- what an engine stores of it ---------------------------------------------------------------

@@ -14,18 +14,19 @@ compressed-tensors  by num_bits, type and strategy of its first group; scales in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
-from typing import Any
 
+from kvpipe.models._values import LARGEST, Values
 from kvpipe.models.families.base import Weight
 from kvpipe.specs.base import cdiv
 
 MatrixBytes = Callable[[int, int], int]
+_WIDTHS = (2, 3, 4, 5, 6, 7, 8)  # bits of one number in awq and gptq checkpoints
 
 
 def quantized_bytes(
-    weights: Iterable[Weight], quantization: Mapping[str, Any], dtype_bytes: int
+    weights: Iterable[Weight], quantization: Values, dtype_bytes: int
 ) -> int | None:
     """Bytes of all weights as stored; None for a method whose layout is not known here."""
     scheme = _scheme(quantization, dtype_bytes)
@@ -40,9 +41,15 @@ def quantized_bytes(
     )
 
 
-def _skipped(quantization: Mapping[str, Any]) -> list[str]:
+def _skipped(quantization: Values) -> list[str]:
     keys = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
-    return [pattern for key in keys for pattern in quantization.get(key) or []]
+    patterns = [(key, pattern) for key in keys for pattern in quantization.words(key) or ()]
+    for key, pattern in patterns:
+        try:
+            re.compile(pattern.removeprefix("re:") if pattern.startswith("re:") else "")
+        except (re.error, RecursionError, OverflowError) as error:
+            raise quantization.wrong(key, f"regular expressions ({error})", pattern) from error
+    return [pattern for _, pattern in patterns]
 
 
 def is_skipped(weight: Weight, patterns: Iterable[str]) -> bool:
@@ -60,9 +67,9 @@ def _matches(module: str, pattern: str) -> bool:
 
 
 # --- schemes ---------------------------------------------------------------------------------
-def _scheme(quantization: Mapping[str, Any], dtype_bytes: int) -> MatrixBytes | None:
-    method = str(quantization.get("quant_method", "")).lower()
-    algorithm = str(quantization.get("quant_algo", "")).upper()
+def _scheme(quantization: Values, dtype_bytes: int) -> MatrixBytes | None:
+    method = quantization.word("quant_method").lower()
+    algorithm = quantization.word("quant_algo").upper()
     schemes: dict[str, Callable[[], MatrixBytes | None]] = {
         "fp8": lambda: _fp8(quantization),
         "awq": lambda: _grouped(quantization, index=False),
@@ -74,14 +81,16 @@ def _scheme(quantization: Mapping[str, Any], dtype_bytes: int) -> MatrixBytes | 
     return schemes[method]() if method in schemes else None
 
 
-def _fp8(quantization: Mapping[str, Any]) -> MatrixBytes:
+def _fp8(quantization: Values) -> MatrixBytes:
     """weight_block_size [rows, columns], or a scale a matrix (and one of its input, if static)."""
-    block = quantization.get("weight_block_size")
+    block = quantization.numbers("weight_block_size")
     if block:
+        if len(block) != 2 or 0 in block:
+            raise quantization.wrong("weight_block_size", "[rows, columns] of a block", block)
         return lambda rows, columns: (
             rows * columns + 4 * cdiv(rows, block[0]) * cdiv(columns, block[1])
         )
-    scales = 2 if quantization.get("activation_scheme") == "static" else 1
+    scales = 2 if quantization.word("activation_scheme") == "static" else 1
     return lambda rows, columns: rows * columns + 4 * scales
 
 
@@ -97,26 +106,33 @@ def _nvfp4(rows: int, columns: int) -> int:
     return rows * (columns // 2 + columns // 16) + 2 * 4
 
 
-def _grouped(quantization: Mapping[str, Any], *, index: bool) -> MatrixBytes:
-    bits = int(quantization.get("bits") or quantization.get("w_bit") or 4)
-    size = int(quantization.get("group_size") or quantization.get("q_group_size") or 128)
+def _grouped(quantization: Values, *, index: bool) -> MatrixBytes:
+    bits = quantization.choice("bits", _WIDTHS) or quantization.choice("w_bit", _WIDTHS) or 4
+    key = "q_group_size" if quantization.get("group_size") is None else "group_size"
+    size = _group_size(quantization, key, 128)
 
     def matrix_bytes(rows: int, columns: int) -> int:
-        groups = 1 if size < 0 else cdiv(columns, size)
+        groups = cdiv(columns, size or columns)
         numbers, zeros = columns * rows * bits // 8, groups * rows * bits // 8
         return numbers + zeros + groups * rows * 2 + (columns * 4 if index else 0)
 
     return matrix_bytes
 
 
-def _compressed(quantization: Mapping[str, Any], scale_bytes: int) -> MatrixBytes | None:
-    groups = quantization.get("config_groups") or {}
-    kind = next((group.get("weights") or {} for group in groups.values()), {})
-    bits, strategy = kind.get("num_bits"), kind.get("strategy")
-    if bits == 4 and kind.get("type") == "float":
+def _group_size(quantization: Values, key: str, default: int | None = None) -> int | None:
+    """Columns of a group; None for -1, a whole row."""
+    return None if quantization.get(key) == -1 else quantization.count(key, default or LARGEST)
+
+
+def _compressed(quantization: Values, scale_bytes: int) -> MatrixBytes | None:
+    groups = quantization.section("config_groups")
+    first = groups.section(next(iter(groups.raw), ""))
+    kind = first.section("weights")
+    bits, strategy = kind.number("num_bits"), kind.word("strategy")
+    if bits == 4 and kind.word("type") == "float":
         return _nvfp4
-    if bits == 4 and kind.get("type") == "int" and kind.get("symmetric", True):
-        return _packed_int4(int(kind.get("group_size") or -1), scale_bytes)
+    if bits == 4 and kind.word("type") == "int" and kind.flag("symmetric", True):
+        return _packed_int4(_group_size(kind, "group_size"), scale_bytes)
     scales: dict[str, MatrixBytes] = {
         "channel": lambda rows, columns: rows,
         "tensor": lambda rows, columns: 1,
@@ -127,11 +143,11 @@ def _compressed(quantization: Mapping[str, Any], scale_bytes: int) -> MatrixByte
     return lambda rows, columns: rows * columns + scale_bytes * count(rows, columns)
 
 
-def _packed_int4(group_size: int, scale_bytes: int) -> MatrixBytes:
+def _packed_int4(group_size: int | None, scale_bytes: int) -> MatrixBytes:
     """Numbers packed in int32, one scale a group, and the original shape as two int64."""
 
     def matrix_bytes(rows: int, columns: int) -> int:
-        groups = 1 if group_size < 0 else cdiv(columns, group_size)
+        groups = cdiv(columns, group_size or columns)
         return rows * (columns // 2 + groups * scale_bytes) + 16
 
     return matrix_bytes

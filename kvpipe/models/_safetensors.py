@@ -6,12 +6,15 @@ https://github.com/huggingface/safetensors. Only headers are read, never a weigh
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.models._config_file import reason
+from kvpipe.models._values import LARGEST, is_whole, shown
 
 TensorTable = Mapping[str, tuple[str, tuple[int, ...]]]
 
@@ -22,6 +25,7 @@ _BITS = {
 }  # fmt: skip
 _PLAIN = {"F32", "F16", "BF16", "F64"}
 _LONGEST_HEADER = 100_000_000  # bytes, the format's own limit
+_MOST_AXES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +40,6 @@ class StoredTensors:
 
 def summarize(table: TensorTable) -> StoredTensors:
     sizes = [(dtype, prod(shape)) for dtype, shape in table.values()]
-    for dtype, _ in sizes:
-        if dtype not in _BITS:
-            raise ConfigError(
-                Problem("model.safetensors", f"a dtype of {', '.join(_BITS)}", f"'{dtype}'")
-            )
     return StoredTensors(
         num_elements=sum(size for _, size in sizes),
         num_bytes=sum(size * _BITS[dtype] // 8 for dtype, size in sizes),
@@ -50,7 +49,10 @@ def summarize(table: TensorTable) -> StoredTensors:
 
 def read_tensor_table(folder: Path) -> TensorTable | None:
     """Tensors of all *.safetensors files of a folder; None where there are none."""
-    files = sorted(folder.glob("*.safetensors"))
+    try:
+        files = sorted(folder.glob("*.safetensors"))
+    except OSError as error:
+        raise _wrong(str(folder), "a folder that can be listed", reason(error)) from error
     if not files:
         return None
     return {name: info for file in files for name, info in _read_header(file).items()}
@@ -63,17 +65,35 @@ def _read_header(file: Path) -> TensorTable:
             length = int.from_bytes(stream.read(8), "little")
             text = stream.read(length) if length <= _LONGEST_HEADER else b""
         header = json.loads(text)
-        return {
-            name: (tensor["dtype"], tuple(tensor["shape"]))
-            for name, tensor in header.items()
-            if name != "__metadata__"
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            Problem(
-                str(file),
-                "a safetensors header",
-                f"{type(error).__name__}",
-                "fetch the real file (git lfs pull), or move it away: config.json is enough",
-            )
-        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        got = reason(error) if isinstance(error, OSError) else type(error).__name__
+        raise _wrong(str(file), "a safetensors header", got) from error
+    if not isinstance(header, dict):
+        raise _wrong(str(file), "a safetensors header", f"a {type(header).__name__}")
+    tensors = {name: info for name, info in header.items() if name != "__metadata__"}
+    return checked_table(str(file), tensors)
+
+
+def checked_table(origin: str, tensors: Mapping[str, Any]) -> TensorTable:
+    """Tensor name -> (dtype, shape) of `{"dtype": ..., "shape": [...]}`, each of them checked."""
+    table: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, info in tensors.items():
+        if not isinstance(info, Mapping):
+            raise _wrong(origin, f"dtype and shape of tensor '{name}'", shown(info))
+        dtype, shape = info.get("dtype"), info.get("shape")
+        if not isinstance(dtype, str) or dtype not in _BITS:
+            expected = f"a dtype of {', '.join(_BITS)} for tensor '{name}'"
+            raise _wrong(origin, expected, shown(dtype))
+        if not isinstance(shape, (list, tuple)) or not _is_shape(shape):
+            raise _wrong(origin, f"a shape for tensor '{name}', a list of sizes", shown(shape))
+        table[name] = (dtype, tuple(shape))
+    return table
+
+
+def _is_shape(shape: Sequence[Any]) -> bool:
+    return len(shape) <= _MOST_AXES and all(is_whole(n) and 0 <= n <= LARGEST for n in shape)
+
+
+def _wrong(origin: str, expected: str, got: str) -> ConfigError:
+    knob = "fetch the real file (git lfs pull), or move it away: config.json is enough"
+    return ConfigError(Problem(origin, expected, got, knob))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+MAX_LAYERS = 10_000  # of one model: each layer is an entry of the plan, and a mistyped count is not
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheGeometry:

@@ -6,21 +6,28 @@ is supplied by its family; what no family knows is an error, unless `probe` asks
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.models._config_file import ConfigFile, open_config, parse_config
+from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
+from kvpipe.models._config_file import (
+    ConfigFile,
+    is_path,
+    known_dtype,
+    open_config,
+    parse_config,
+)
 from kvpipe.models._draft import with_draft
-from kvpipe.models._hub import fetch_config_text, fetch_tensor_table
+from kvpipe.models._hub import fetch_config, fetch_tensor_table
 from kvpipe.models._parameters import count_parameters, rank_parameters, widest
 from kvpipe.models._quantization import quantized_bytes
 from kvpipe.models._safetensors import StoredTensors, read_tensor_table, summarize
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.families import families
-from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight
+from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
 from kvpipe.specs.base import DTYPE_BYTES
 
 
@@ -44,6 +51,19 @@ class HuggingFace:
 
     def read(self) -> ModelGeometry:
         """The geometry; ConfigError where the file is missing, wrong, or of an unknown family."""
+        try:
+            return self._read()
+        except ConfigError as error:
+            raise ConfigError([self._named(problem) for problem in error.problems]) from error
+
+    def _named(self, problem: Problem) -> Problem:
+        """What is wrong inside a file is a problem of the key that names the file."""
+        if problem.key.startswith("model."):
+            return problem
+        key = "model.repo" if self.options.path is None else "model.path"
+        return replace(problem, key=f"{key} ({problem.key})")
+
+    def _read(self) -> ModelGeometry:
         file, tensors = self._open()
         if self.options.probe:
             from kvpipe.models._probe import probe
@@ -67,32 +87,32 @@ class HuggingFace:
             table = read_tensor_table(file.folder) if file.folder else None
         else:
             assert repo is not None
-            file = parse_config(fetch_config_text(repo), f"{repo}/config.json", repo, None)
+            file = parse_config(fetch_config(repo), f"{repo}/config.json", repo, None)
             table = fetch_tensor_table(repo)
         return file, summarize(table) if table else None
 
     def _draft(self, place: str) -> ModelGeometry:
         """The draft model, from a path if there is one of that name, else from a repository."""
-        from pathlib import Path
-
-        here = Path(place).expanduser().exists() or place.startswith((".", "/", "~"))
-        where = {"path": place, "repo": None} if here else {"path": None, "repo": place}
+        where = {"path": place, "repo": None} if is_path(place) else {"path": None, "repo": place}
         options = self.options.model_copy(update={**where, "draft": None})
-        return HuggingFace(options).read()
+        try:
+            return HuggingFace(options).read()
+        except ConfigError as error:
+            raise ConfigError([_of_draft(problem) for problem in error.problems]) from error
+
+
+def _of_draft(problem: Problem) -> Problem:
+    key = re.sub(r"^model\.(path|repo)", "model.draft", problem.key)
+    return replace(problem, key=key)
 
 
 def family_of(file: ConfigFile) -> Family:
     """ConfigError naming the model_type where no family reads it."""
     table, name = families(), file.model_type
     if name not in table:
-        raise ConfigError(
-            Problem(
-                "config.json: model_type",
-                "a model_type that kvpipe reads",
-                f"'{name}'" if file.text.get("model_type") else "none",
-                f"{PROBE_HINT}; {did_you_mean(name, table)}",
-            )
-        )
+        got = f"'{name}'" if file.text.get("model_type") else "none"
+        knob = f"{PROBE_HINT}; {did_you_mean(name, table)}"
+        raise unreadable("model_type", "a model_type that kvpipe reads", got, knob)
     return table[name]
 
 
@@ -101,7 +121,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
     family = family_of(file)
     config = family.config(file.text)
     weights = family.weights(config)
-    width = config.get("intermediate_size")
+    weight_bytes = _weight_bytes(file, weights)
     return ModelGeometry(
         name=file.name,
         file_dtype=file.dtype or "float32",
@@ -109,35 +129,39 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         num_layers=family.num_layers(config),
         caches=tuple(family.caches(config)),
         hidden_size=config.hidden_size,
-        intermediate_size=width if isinstance(width, int) else widest(weights),
+        intermediate_size=_intermediate_size(config) or widest(weights),
         vocab_size=config.count("vocab_size"),
-        num_attention_heads=config.get("num_attention_heads") or 0,
+        num_attention_heads=config.number("num_attention_heads"),
         parameter_count=count_parameters(weights),
-        weight_bytes=_weight_bytes(file, weights),
+        weight_bytes=weight_bytes,
         encoder_tokens=family.encoder_tokens(config),
         experts_per_token=_experts_per_token(config),
         expert_size=_expert_size(config),
         ssm_dtype=_ssm_dtype(config, family),
-        state_chunk_size=config.get("mamba_chunk_size") or config.get("chunk_size"),
+        state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
         source="config.json",
-        notes=tuple(_notes(file)),
+        notes=tuple(_notes(file, weight_bytes)),
         rank_parameters=lambda tp, stage, first, last: rank_parameters(
             weights, tp=tp, stage_layers=stage, first=first, last=last
         ),
     )
 
 
+def _intermediate_size(config: Config) -> int:
+    """0 where there is none, or one a layer."""
+    listed = isinstance(config.get("intermediate_size"), list)
+    return 0 if listed else config.number("intermediate_size")
+
+
 def _experts_per_token(config: Config) -> int:
-    found = config.get("num_experts_per_tok") or config.get("num_experts_per_token")
-    return found if isinstance(found, int) else 0
+    return config.number("num_experts_per_tok") or config.number("num_experts_per_token")
 
 
 def _expert_size(config: Config) -> int:
     """The intermediate size of one expert; dense models have none."""
     if not _experts_per_token(config):
         return 0
-    found = config.get("moe_intermediate_size") or config.get("intermediate_size")
-    return found if isinstance(found, int) else 0
+    return config.number("moe_intermediate_size") or _intermediate_size(config)
 
 
 def _weight_bytes(file: ConfigFile, weights: list[Weight]) -> int | None:
@@ -148,18 +172,23 @@ def _weight_bytes(file: ConfigFile, weights: list[Weight]) -> int | None:
 
 
 def _ssm_dtype(config: Config, family: Family) -> str | None:
-    written = config.get("mamba_ssm_dtype") or config.get("mamba_ssm_cache_dtype")
-    return str(written).removeprefix("torch.") if written else family.ssm_dtype
+    for key in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
+        if written := config.word(key):
+            return known_dtype(key, written)
+    return family.ssm_dtype
 
 
-def _notes(file: ConfigFile) -> list[str]:
+def _notes(file: ConfigFile, weight_bytes: int | None) -> list[str]:
     notes = []
     if file.dtype is None:
         notes.append("config.json names no dtype: float32, as its class defaults")
     if file.is_nested:
         notes.append("weights are those of the text part; other towers are not counted")
     if file.quantization is not None:
-        notes.append(f"checkpoint quantised with {file.quantization.get('quant_method', '?')}")
+        method = printable(file.quantization.word("quant_method", "a method without a name"))
+        notes.append(f"checkpoint quantised with {method}")
+        if weight_bytes is None:
+            notes.append(f"how {method} stores weights is not known here: counted unquantised")
     return notes
 
 
@@ -169,7 +198,8 @@ def with_stored_weights(
     """What safetensors headers say wins over what config.json implies: all towers are in them."""
     if stored is None:
         return geometry
-    notes = tuple(note for note in geometry.notes if not note.startswith("weights are those"))
+    replaced = ("weights are those", "how ")
+    notes = tuple(note for note in geometry.notes if not note.startswith(replaced))
     changes: dict[str, Any] = {"source": f"{geometry.source} and safetensors headers"}
     if stored.is_plain and file.quantization is None:
         changes["parameter_count"] = stored.num_elements

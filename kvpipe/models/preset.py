@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from itertools import cycle, islice
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.models.base import CacheGeometry, ModelGeometry
+from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry
 
+Size = Annotated[int, Field(strict=True, ge=0, lt=2**31)]  # 0: not known
+Total = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
+StoredDtype = Literal["float16", "bfloat16", "float32"]
 ServedDtype = Literal["auto", "float16", "bfloat16", "float32"]
-_REPEATED = re.compile(r"(?P<kind>\S+)(?:\s+x\s+(?P<times>\d+))?")
+_REPEATED = re.compile(r"(?P<kind>\S+)(?:\s+x\s+(?P<times>[0-9]{1,9}))?")
 
 
 class Closed(BaseModel):
@@ -31,9 +34,25 @@ class Layers(Closed):
     """prefix: what cache names start with. pattern: kinds in order, "attention x 5" is five."""
 
     prefix: str
-    count: int = Field(ge=1)
-    pattern: tuple[str, ...] = Field(min_length=1)
+    count: int = Field(strict=True, ge=1, le=MAX_LAYERS)
+    pattern: tuple[str, ...] = Field(min_length=1, max_length=MAX_LAYERS)
     kinds: dict[str, dict[str, dict[str, Any]]]
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_short(cls, pattern: tuple[str, ...]) -> tuple[str, ...]:
+        """Before it is written out: "attention x 999999999" is a list of a billion words."""
+        repeats = [cls._entry(entry)[1] for entry in pattern]
+        if not all(repeats) or sum(repeats) > MAX_LAYERS:
+            raise ValueError(f'kinds, each once or "<kind> x <times>", {MAX_LAYERS:,} in all')
+        return pattern
+
+    @staticmethod
+    def _entry(entry: str) -> tuple[str, int]:
+        """A kind, and how often."""
+        match = _REPEATED.fullmatch(entry.strip())
+        kind, times = match.group("kind", "times") if match else (entry, None)
+        return kind, int(times or 1)
 
     def kind_of_each_layer(self) -> list[str]:
         """The pattern written out and repeated to `count` entries."""
@@ -42,9 +61,8 @@ class Layers(Closed):
     def pattern_written_out(self) -> list[str]:
         written: list[str] = []
         for entry in self.pattern:
-            match = _REPEATED.fullmatch(entry.strip())
-            kind, times = match.group("kind", "times") if match else (entry, None)
-            written += [kind] * int(times or 1)
+            kind, times = self._entry(entry)
+            written += [kind] * times
         return written
 
 
@@ -57,21 +75,21 @@ class Preset:
         reader: str
         name: str
         dtype: ServedDtype
-        file_dtype: Literal["float16", "bfloat16", "float32"]
-        context_length: int = Field(ge=1)
+        file_dtype: StoredDtype
+        context_length: int = Field(strict=True, ge=1, lt=2**31)
         layers: Layers
-        hidden_size: int = Field(default=0, ge=0)
-        intermediate_size: int = Field(default=0, ge=0)
-        vocab_size: int = Field(default=0, ge=0)
-        num_attention_heads: int = Field(default=0, ge=0)
-        parameter_count: int | None = Field(default=None, ge=1)
-        weight_bytes: int | None = Field(default=None, ge=1)
-        encoder_tokens: int = Field(default=0, ge=0)
-        num_draft_layers: int = Field(default=0, ge=0)
-        experts_per_token: int = Field(default=0, ge=0)
-        expert_size: int = Field(default=0, ge=0)
-        conv_dtype: str | None = None
-        ssm_dtype: str | None = None
+        hidden_size: Size = 0
+        intermediate_size: Size = 0
+        vocab_size: Size = 0
+        num_attention_heads: Size = 0
+        parameter_count: Total | None = None
+        weight_bytes: Total | None = None
+        encoder_tokens: Size = 0
+        num_draft_layers: Size = 0
+        experts_per_token: Size = 0
+        expert_size: Size = 0
+        conv_dtype: StoredDtype | None = None
+        ssm_dtype: StoredDtype | None = None
         notes: tuple[str, ...] = ()
 
     def __init__(self, options: Preset.Options) -> None:
@@ -84,12 +102,23 @@ class Preset:
         if problems:
             raise ConfigError(problems)
         fields = options.model_dump(exclude={"reader", "dtype", "layers"})
+        fields["notes"] += tuple(self._unknown_sizes())
         return ModelGeometry(
             num_layers=options.layers.count,
             caches=_caches(options.layers),
             source="preset",
             **fields,
         )
+
+    def _unknown_sizes(self) -> Iterator[str]:
+        """What a run reserves beyond weights follows from sizes that a cache does not need."""
+        unknown = [
+            f"model.{name}"
+            for name in ("hidden_size", "vocab_size")
+            if not getattr(self.options, name)
+        ]
+        if unknown:
+            yield f"{' and '.join(unknown)} not given: activations are counted without"
 
 
 def _pattern_problems(layers: Layers) -> Iterator[Problem]:
@@ -136,7 +165,7 @@ def _cache_problems(layers: Layers) -> Iterator[Problem]:
 
 
 def _stores(layers: Layers, kind_of: list[str], target: Any, name: str) -> bool:
-    if not isinstance(target, int) or not 0 <= target < layers.count:
+    if isinstance(target, bool) or not isinstance(target, int) or not 0 <= target < layers.count:
         return False
     return "spec" in layers.kinds.get(kind_of[target], {}).get(name, {})
 

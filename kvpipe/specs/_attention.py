@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import Self
@@ -95,10 +96,9 @@ class AttentionSpec(KVCacheSpec):
         """Heads are split over tp ranks, or replicated when there are more ranks than heads."""
         heads = self.num_kv_heads
         if heads % tp and tp % heads:
-            legal = [n for n in range(1, 4 * heads + 1) if not heads % n or not n % heads]
+            legal = ", ".join(map(str, legal_tp_sizes(heads)))
             raise SpecError(
-                f"{heads} KV heads cannot be split or replicated over {tp} ranks; "
-                f"legal: {', '.join(map(str, legal[:12]))}"
+                f"one of {legal}, ... ({heads} KV heads are split or replicated), got {tp}"
             )
         return replace(self, num_kv_heads=max(1, heads // tp))
 
@@ -141,6 +141,17 @@ class AttentionSpec(KVCacheSpec):
     def hit_length(self, cached: Sequence[bool]) -> int:
         run = next((i for i, hit in enumerate(cached) if not hit), len(cached))
         return run * self.block_size
+
+
+def legal_tp_sizes(num_kv_heads: int, num_attention_heads: int = 0) -> list[int]:
+    """Tensor-parallel sizes, the first eight: they split the K/V heads, or replicate them where
+    there are more ranks than heads, and split the query heads (0: not known how many)."""
+    sizes = (
+        n
+        for n in range(1, (num_attention_heads or 8 * num_kv_heads) + 1)
+        if (not num_kv_heads % n or not n % num_kv_heads) and not num_attention_heads % n
+    )
+    return list(islice(sizes, 8))
 
 
 def longest_run_hit(cached: Sequence[bool], first_needed: Iterable[int]) -> int:

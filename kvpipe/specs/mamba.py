@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 from typing_extensions import Self
 
 from kvpipe.errors import SpecError, did_you_mean
-from kvpipe.specs._geometry import check_fields, count, dtype_of
+from kvpipe.specs._geometry import check_fields, count, dtype_of, listed
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
 
+MOST_AXES, MOST_STATES = 8, 64
 MODES = ("none", "align", "all")
 
 
@@ -43,9 +44,10 @@ class StateArray:
     def shard(self, tp: int) -> StateArray:
         rows, groups = self.shape[0] - self.group_rows, self.num_groups or tp
         if rows % tp or (groups % tp and tp % groups):
+            legal = ", ".join(map(str, self._legal_tps()))
+            groups_too = f" and {self.num_groups} groups" if self.num_groups else ""
             raise SpecError(
-                f"state {self.name}: {rows} rows and {self.num_groups} groups cannot be split over "
-                f"{tp} ranks; legal: {', '.join(map(str, self._legal_tps()))}"
+                f"one of {legal} (state {self.name}: {rows} rows{groups_too} are split), got {tp}"
             )
         kept = max(1, groups // tp)
         group_rows = self.group_rows // groups * kept
@@ -70,7 +72,8 @@ class StateArray:
         check_fields("state", fields, ("name", "shape"), ("dtype",))
         name = str(fields["name"])
         default = context.conv_dtype if name.startswith("conv") else context.ssm_dtype
-        shape = tuple(count("state", {"shape": size}, "shape") for size in fields["shape"])
+        sizes = listed("state", fields, "shape", at_most=MOST_AXES)
+        shape = tuple(count("state", {"shape": size}, "shape") for size in sizes)
         return cls(name=name, shape=shape, dtype=dtype_of("state", fields, default))
 
 
@@ -118,7 +121,8 @@ class MambaSpec(KVCacheSpec):
         mamba_type: mamba2, num_groups: 8}: shapes of the whole model, num_groups for Mamba 2 only.
         """
         check_fields(cls.kind, geometry, ("states",), ("mamba_type", "num_groups"))
-        states = tuple(StateArray.from_geometry(f, context) for f in geometry["states"])
+        described = listed(cls.kind, geometry, "states", at_most=MOST_STATES)
+        states = tuple(StateArray.from_geometry(fields, context) for fields in described)
         if geometry.get("num_groups") is not None:
             states = with_groups(states, count(cls.kind, geometry, "num_groups"))
         return cls(

@@ -12,18 +12,15 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.models._values import LARGEST, PROBE_HINT, Values, unreadable
 from kvpipe.models.base import CacheGeometry
 
-PROBE_HINT = "model.probe=true asks transformers instead"
+__all__ = ["PROBE_HINT", "Config", "Family", "Weight", "unreadable"]
+
+STRETCHED = ("linear", "dynamic", "yarn")  # kinds of rope scaling that stretch the context
 
 
-def unreadable(key: str, expected: str, got: object, knob: str = PROBE_HINT) -> ConfigError:
-    """The error of a config.json that this reader will not guess about."""
-    return ConfigError(Problem(f"config.json: {key}", expected, str(got), knob))
-
-
-class Config:
+class Config(Values):
     """A config.json with its class's defaults and its own names for standard keys.
 
     aliases: standard name -> the name in the file ({"hidden_size": "n_embd"}); the standard name is
@@ -36,10 +33,12 @@ class Config:
         defaults: Mapping[str, Any] | None = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        self.raw, self.defaults, self.aliases = raw, defaults or {}, aliases or {}
+        super().__init__(raw)
+        self.defaults, self.aliases = defaults or {}, aliases or {}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The file's value, null included; else the class's default; else `default`."""
+        """The file's value, null included; else the class's default; else `default`. As it stands:
+        ask `count`, `flag` and the other questions of `Values` instead, which check it."""
         names = (self.aliases.get(key, key), key)
         for values in (self.raw, self.defaults):
             for name in names:
@@ -47,22 +46,13 @@ class Config:
                     return values[name]
         return default
 
+    def written_name(self, key: str) -> str:
+        return self.aliases.get(key, key)
+
     def having(self, **values: Any) -> Config:
         """The same file with other values under standard keys."""
         renamed = {self.aliases.get(key, key): value for key, value in values.items()}
         return Config({**self.raw, **renamed}, self.defaults, self.aliases)
-
-    def count(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 1; a null or missing key gives `default`, if there is one."""
-        value = self.get(key)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            got = "nothing" if value is None else repr(value)
-            raise unreadable(self.aliases.get(key, key), "a whole number of at least 1", got)
-        return int(value)
-
-    def flag(self, key: str) -> bool:
-        return bool(self.get(key, False))
 
     # The sizes that every family has.
     @property
@@ -71,7 +61,7 @@ class Config:
 
     @property
     def num_layers(self) -> int:
-        return self.count("num_hidden_layers")
+        return self.layers("num_hidden_layers")
 
     @property
     def num_heads(self) -> int:
@@ -94,12 +84,17 @@ class Config:
     @property
     def context_length(self) -> int:
         """Tokens. Scaled rope stretches it, unless the file counts the stretched length already."""
-        length, rope = self.count("max_position_embeddings"), self.get("rope_scaling") or {}
-        kind = rope.get("rope_type", rope.get("type", ""))
-        if kind not in ("linear", "dynamic", "yarn") or not rope.get("factor"):
+        length, rope = self.count("max_position_embeddings"), self.section("rope_scaling")
+        factor, kind = rope.ratio("factor"), rope.word("rope_type", rope.word("type"))
+        if kind not in STRETCHED or factor is None:
             return length
-        trained = rope.get("original_max_position_embeddings") if kind == "yarn" else None
-        return max(length, int((trained or length) * rope["factor"]))
+        trained = length
+        if kind == "yarn":
+            trained = rope.count("original_max_position_embeddings", length)
+        stretched = max(length, int(trained * factor))
+        if stretched > LARGEST:
+            raise rope.wrong("factor", f"a context of at most {LARGEST:,} tokens", stretched)
+        return stretched
 
 
 @dataclass(frozen=True, kw_only=True)

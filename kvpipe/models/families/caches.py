@@ -18,8 +18,8 @@ def every_nth_full(config: Config, n: int) -> list[str]:
 
 def layer_types(config: Config, derived: Sequence[str]) -> list[str]:
     """The file's layer_types where it has them, else the ones its class derives."""
-    types = config.get("layer_types")
-    types = list(derived) if types is None else list(types)
+    types = config.words("layer_types")
+    types = list(derived) if types is None else types
     if len(types) != config.num_layers:
         expected = f"{config.num_layers} entries (num_hidden_layers)"
         raise unreadable("layer_types", expected, len(types))
@@ -42,8 +42,8 @@ def attention_cache(
         "num_kv_heads": config.num_kv_heads,
         "head_size": config.head_size,
     }
-    size = config.get(bound) if bound else None
-    if bound and size and size < config.context_length:
+    size = config.number(bound) if bound else 0
+    if bound and 0 < size < config.context_length:
         fields[bound] = size
     else:
         spec = "full"

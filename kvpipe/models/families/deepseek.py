@@ -68,9 +68,9 @@ def latent_attention(config: Config, layer: int) -> list[Weight]:
 
 def queries(config: Config, layer: int, rows: int) -> list[Weight]:
     """Through a latent of q_lora_rank, or straight where that is null."""
-    rank, up = config.get("q_lora_rank"), partial(linear, layer=layer, split=0)
+    rank, up = config.number("q_lora_rank"), partial(linear, layer=layer, split=0)
     bias = config.flag("attention_bias")
-    if rank is None:
+    if not rank:
         return up("self_attn.q_proj", rows, config.hidden_size, parts=config.num_heads)
     return [
         *linear("self_attn.q_a_proj", rank, config.hidden_size, layer=layer, bias=bias),

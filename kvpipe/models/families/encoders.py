@@ -29,7 +29,7 @@ def decoder_caches(
 
 def bart_decoder_layers(config: Config) -> int:
     """num_hidden_layers, where a file has it, is the encoder's."""
-    return config.count("decoder_layers")
+    return config.layers("decoder_layers")
 
 
 def bart_caches(config: Config) -> list[CacheGeometry]:
@@ -46,7 +46,7 @@ def t5_caches(config: Config) -> list[CacheGeometry]:
 
 def t5_decoder_layers(config: Config) -> int:
     """Without the key, or null: as many as the encoder has."""
-    return config.count("num_decoder_layers", config.count("num_layers"))
+    return config.layers("num_decoder_layers", config.layers("num_layers"))
 
 
 def encoder_caches(config: Config) -> list[CacheGeometry]:
@@ -79,7 +79,7 @@ def bart_stack(config: Config, side: str, *, k_bias: bool) -> list[Weight]:
     width, inner = config.count("d_model"), config.count(f"{side}_ffn_dim")
     names = ["self_attn"] if side == "encoder" else ["self_attn", "encoder_attn"]
     weights = []
-    for layer in range(config.count(f"{side}_layers")):
+    for layer in range(config.layers(f"{side}_layers")):
         for name in names:
             weights += cross_capable_attention(width, layer, f"{side}.{name}", k_bias=k_bias)
         weights += linear(f"{side}.fc1", inner, width, layer=layer, split=0, bias=True)
@@ -131,7 +131,7 @@ def whisper_weights(config: Config) -> list[Weight]:
 def t5_layer(config: Config, layer: int, side: str) -> list[Weight]:
     width, inner = config.count("d_model"), config.count("num_heads") * config.count("d_kv")
     attentions = ["SelfAttention"] if side == "encoder" else ["SelfAttention", "EncDecAttention"]
-    gated = str(config.get("feed_forward_proj", "relu")).startswith("gated-")
+    gated = config.word("feed_forward_proj", "relu").startswith("gated-")
     up = partial(linear, layer=layer, split=0)
     return [
         *(
@@ -153,7 +153,7 @@ def t5_weights(config: Config) -> list[Weight]:
     """Relative position biases in the first layer of each side. The class ties the head, whatever
     the file says."""
     counts = {
-        "encoder": config.count("num_layers"),
+        "encoder": config.layers("num_layers"),
         "decoder": t5_decoder_layers(config),
     }
     buckets, heads = config.count("relative_attention_num_buckets"), config.count("num_heads")

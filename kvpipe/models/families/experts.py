@@ -34,7 +34,7 @@ def alternating_caches(config: Config) -> list[CacheGeometry]:
 
 def llama4_caches(config: Config) -> list[CacheGeometry]:
     """A layer with rope attends in chunks, one without to everything."""
-    rope = config.get("no_rope_layers")  # 1: this layer HAS rope; [] in published files
+    rope = config.numbers("no_rope_layers")  # 1: this layer HAS rope; [] in published files
     interval = config.count("no_rope_layer_interval")
     rope = rope or [int((i + 1) % interval != 0) for i in range(config.num_layers)]
     if len(rope) != config.num_layers:
@@ -62,7 +62,7 @@ def mixtral_block(config: Config, layer: int) -> list[Weight]:
 def is_sparse(config: Config, layer: int) -> bool:
     """Qwen: every decoder_sparse_step-th layer has experts, but for mlp_only_layers."""
     step = config.count("decoder_sparse_step", 1)
-    return layer not in (config.get("mlp_only_layers") or []) and (layer + 1) % step == 0
+    return layer not in (config.numbers("mlp_only_layers") or []) and (layer + 1) % step == 0
 
 
 def shared_expert(config: Config, layer: int) -> list[Weight]:
@@ -85,7 +85,7 @@ def qwen_experts(config: Config, layer: int, *, shared: bool) -> list[Weight]:
 
 
 def qwen2_moe_block(config: Config, layer: int) -> list[Weight]:
-    bias = bool(config.get("qkv_bias", True))
+    bias = config.flag("qkv_bias", True)
     return [
         *attention(config, layer, bias=bias, o_bias=False),
         *qwen_experts(config, layer, shared=True),
@@ -113,9 +113,9 @@ def glm4_moe_block(config: Config, layer: int) -> list[Weight]:
 
 def dense_then_experts(config: Config, layer: int) -> list[Weight]:
     """DeepSeek's way: first_k_dense_replace dense layers, then routed and shared experts."""
-    if layer < (config.get("first_k_dense_replace") or 0) or not config.get("n_routed_experts"):
+    if layer < config.number("first_k_dense_replace") or not config.number("n_routed_experts"):
         return mlp(config, layer, config.intermediate_size)
-    width, shared = config.count("moe_intermediate_size"), config.get("n_shared_experts")
+    width, shared = config.count("moe_intermediate_size"), config.number("n_shared_experts")
     return [
         *routed(config, layer, config.count("n_routed_experts"), width),
         *(mlp(config, layer, width * shared, name="mlp.shared_experts") if shared else []),
@@ -126,7 +126,7 @@ def gpt_oss_block(config: Config, layer: int) -> list[Weight]:
     """Biases everywhere, and a learnt sink a head. Experts are stored [experts, in, out]."""
     number = config.count("num_local_experts")
     return [
-        *attention(config, layer, bias=bool(config.get("attention_bias", True))),
+        *attention(config, layer, bias=config.flag("attention_bias", True)),
         vector("self_attn.sinks", config.num_heads, layer=layer, split=0),
         *router(config, layer, number, name="mlp.router"),
         vector("mlp.router.bias", number, layer=layer),
@@ -138,7 +138,7 @@ def gpt_oss_block(config: Config, layer: int) -> list[Weight]:
 def llama4_block(config: Config, layer: int) -> list[Weight]:
     """Experts beside one shared expert, every interleave_moe_layer_step-th layer."""
     number, width = config.count("num_local_experts"), config.intermediate_size
-    listed = config.get("moe_layers")
+    listed = config.numbers("moe_layers")
     step = config.count("interleave_moe_layer_step")
     sparse = layer in listed if listed else (layer + 1) % step == 0
     dense = mlp(config, layer, config.count("intermediate_size_mlp"))

@@ -18,8 +18,9 @@ from kvpipe.models.families.weights import attention, decoder, linear, mlp, norm
 
 # --- caches ----------------------------------------------------------------------------------
 def types_of(config: Config, pattern: int) -> list[str]:
-    written = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
-    return layer_types(config, every_nth_full(config, written or pattern))
+    names = ("sliding_window_pattern", "_sliding_window_pattern")
+    written = next((n for name in names if (n := config.number(name))), pattern)
+    return layer_types(config, every_nth_full(config, written))
 
 
 def patterned_caches(config: Config, *, pattern: int) -> list[CacheGeometry]:
@@ -29,12 +30,12 @@ def patterned_caches(config: Config, *, pattern: int) -> list[CacheGeometry]:
 def gemma3n_caches(config: Config) -> list[CacheGeometry]:
     """The last num_kv_shared_layers read the last cache of their type before them."""
     types, caches = types_of(config, 5), patterned_caches(config, pattern=5)
-    first_shared = config.num_layers - (config.get("num_kv_shared_layers") or 0)
+    first_shared = config.num_layers - config.number("num_kv_shared_layers")
     stores = {kind: caches[i].name for i, kind in enumerate(types[:first_shared])}
     missing = set(types[first_shared:]) - set(stores)
     if missing:
         expected = f"a layer of {', '.join(sorted(missing))} before the shared ones"
-        raise unreadable("num_kv_shared_layers", expected, config.get("num_kv_shared_layers"))
+        raise unreadable("num_kv_shared_layers", expected, config.number("num_kv_shared_layers"))
     return [
         replace(cache, shares_with=stores[types[i]]) if i >= first_shared else cache
         for i, cache in enumerate(caches)
@@ -49,11 +50,10 @@ def gemma_block(config: Config, layer: int, *, qk_norm: bool) -> list[Weight]:
 
 def gemma3n_block(config: Config, layer: int) -> list[Weight]:
     """A layer that shares a cache has no k and v; all have AltUp, LAuReL and per-layer inputs."""
-    shares = layer >= config.num_layers - (config.get("num_kv_shared_layers") or 0)
+    shares = layer >= config.num_layers - config.number("num_kv_shared_layers")
     own = attention(config, layer, bias=config.flag("attention_bias"), qk_norm=True)
     kv_names = ("self_attn.k_proj", "self_attn.v_proj", "self_attn.k_norm")
-    widths = config.get("intermediate_size")
-    width = widths[layer] if isinstance(widths, list) else widths
+    width = width_of_layer(config, layer)
     return [
         *(weight for weight in own if not (shares and weight.name.startswith(kv_names))),
         *mlp(config, layer, width),
@@ -62,6 +62,17 @@ def gemma3n_block(config: Config, layer: int) -> list[Weight]:
         *low_rank("laurel", config, layer, config.count("laurel_rank")),
         *low_rank("per_layer_input", config, layer, config.count("hidden_size_per_layer_input")),
     ]
+
+
+def width_of_layer(config: Config, layer: int) -> int:
+    """intermediate_size is one number, or a list of one a layer."""
+    if not isinstance(config.get("intermediate_size"), list):
+        return config.intermediate_size
+    widths = config.numbers("intermediate_size") or []
+    if len(widths) != config.num_layers or 0 in widths:
+        expected = f"{config.num_layers} sizes (num_hidden_layers)"
+        raise unreadable("intermediate_size", expected, widths)
+    return widths[layer]
 
 
 def altup(config: Config, layer: int) -> list[Weight]:

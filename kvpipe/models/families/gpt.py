@@ -17,7 +17,7 @@ from kvpipe.models.families.weights import attention, decoder, linear, mlp, norm
 
 def one_head_caches(config: Config) -> list[CacheGeometry]:
     """GPT-BigCode: one K/V head for all queries, unless multi_query is false."""
-    heads = 1 if config.get("multi_query", True) else config.num_heads
+    heads = 1 if config.flag("multi_query", True) else config.num_heads
     one_head = config.having(num_key_value_heads=heads)
     return attention_caches(one_head, prefix="transformer.h", name="attn.attn")
 
@@ -27,7 +27,7 @@ def falcon_kv_heads(config: Config) -> int:
     key says."""
     if config.flag("new_decoder_architecture"):
         return config.count("num_kv_heads", config.num_heads)
-    return 1 if config.get("multi_query", True) else config.num_heads
+    return 1 if config.flag("multi_query", True) else config.num_heads
 
 
 def falcon_caches(config: Config) -> list[CacheGeometry]:
@@ -37,7 +37,7 @@ def falcon_caches(config: Config) -> list[CacheGeometry]:
 
 def mpt_kv_heads(config: Config) -> int:
     """attn_config.kv_n_heads where the checkpoint groups its queries."""
-    return (config.get("attn_config") or {}).get("kv_n_heads") or config.num_heads
+    return config.section("attn_config").count("kv_n_heads", config.num_heads)
 
 
 def mpt_caches(config: Config) -> list[CacheGeometry]:
@@ -61,7 +61,7 @@ def gpt2_block(config: Config, layer: int) -> list[Weight]:
 
 def bigcode_block(config: Config, layer: int) -> list[Weight]:
     one_head = config.having(num_key_value_heads=1)
-    return gpt2_block(one_head if config.get("multi_query", True) else config, layer)
+    return gpt2_block(one_head if config.flag("multi_query", True) else config, layer)
 
 
 def with_positions(config: Config, weights: list[Weight], extra: int = 0) -> list[Weight]:
@@ -89,7 +89,7 @@ def gptj_block(config: Config, layer: int) -> list[Weight]:
 
 def neox_block(config: Config, layer: int) -> list[Weight]:
     return [
-        *attention(config, layer, bias=bool(config.get("attention_bias", True))),
+        *attention(config, layer, bias=config.flag("attention_bias", True)),
         *mlp(config, layer, config.intermediate_size, gated=False, bias=True),
         *norms(config, layer, bias=True),
     ]
@@ -109,7 +109,7 @@ def phi_block(config: Config, layer: int) -> list[Weight]:
 
 
 def opt_block(config: Config, layer: int) -> list[Weight]:
-    bias = bool(config.get("enable_bias", True))
+    bias = config.flag("enable_bias", True)
     return [
         *attention(config, layer, bias=bias),
         *mlp(config, layer, config.count("ffn_dim"), gated=False, bias=bias),
@@ -121,7 +121,7 @@ def opt_weights(config: Config) -> list[Weight]:
     """Two unused position rows. OPT-350M embeds narrower and has no final norm."""
     weights = decoder(config, opt_block, norm_bias=True)
     width, hidden = config.count("word_embed_proj_dim"), config.hidden_size
-    if not config.get("do_layer_norm_before", True):
+    if not config.flag("do_layer_norm_before", True):
         weights = [w for w in weights if not w.name.startswith("model.norm")]
     if width != hidden:
         embedding = replace(weights[0], shape=(config.count("vocab_size"), width))
@@ -150,7 +150,7 @@ def falcon_block(config: Config, layer: int) -> list[Weight]:
     """One norm a layer, but two in the new architecture or when attention comes before the MLP."""
     grouped = config.having(num_key_value_heads=falcon_kv_heads(config))
     new, bias = config.flag("new_decoder_architecture"), config.flag("bias")
-    side_by_side = bool(config.get("parallel_attn", True))
+    side_by_side = config.flag("parallel_attn", True)
     default = 2 if new or not side_by_side else 1
     width = config.count("ffn_hidden_size", 4 * config.hidden_size)
     return [

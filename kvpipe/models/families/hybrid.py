@@ -25,7 +25,7 @@ NOTHING = {"mlp", "moe"}
 
 def kinds(config: Config, derived: Sequence[str] | None = None) -> list[str]:
     """What each layer is, in the file's words; an unknown word is an error, never attention."""
-    written = config.get("layer_types") or config.get("layers_block_type") or derived
+    written = config.words("layer_types") or config.words("layers_block_type") or derived
     known = ATTENTION | STATE | BOTH | NOTHING
     if not written or len(written) != config.num_layers:
         expected = f"{config.num_layers} entries (num_hidden_layers)"
@@ -84,14 +84,14 @@ def mixer2(
         name=name,
         bias=config.flag("mamba_proj_bias"),
         out_bias=out_bias,
-        conv_bias=bool(config.get("mamba_conv_bias", True)),
+        conv_bias=config.flag("mamba_conv_bias", True),
         normed=normed,
     )
 
 
 # --- Bamba -----------------------------------------------------------------------------------
 def bamba_kinds(config: Config) -> list[str]:
-    attending = config.get("attn_layer_indices") or []
+    attending = set(config.numbers("attn_layer_indices") or ())
     return ["attention" if i in attending else "mamba" for i in range(config.num_layers)]
 
 
@@ -112,7 +112,7 @@ def bamba_block(config: Config, layer: int) -> list[Weight]:
 # --- Granite 4 -------------------------------------------------------------------------------
 def granite_experts(config: Config, layer: int) -> list[Weight]:
     """Routed experts (none where num_local_experts is 0) beside one that every token visits."""
-    number, shared = config.get("num_local_experts"), config.count("shared_intermediate_size")
+    number, shared = config.number("num_local_experts"), config.count("shared_intermediate_size")
     return [
         *(routed(config, layer, number, config.intermediate_size) if number else []),
         *mlp(config, layer, shared, name="shared_mlp"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from math import ceil
 
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, Weight
@@ -14,20 +13,19 @@ from kvpipe.models.families.hybrid import (
     attends,
     kinds,
 )
-from kvpipe.models.families.states import mamba1_mixer
+from kvpipe.models.families.states import mamba1_mixer, time_steps
 from kvpipe.models.families.weights import attention, decoder, mlp, norm, norms
 
 
 def jamba_kinds(config: Config) -> list[str]:
-    period, offset = config.count("attn_layer_period"), config.get("attn_layer_offset")
+    period, offset = config.count("attn_layer_period"), config.number("attn_layer_offset")
     derived = ["attention" if i % period == offset else "mamba" for i in range(config.num_layers)]
     return kinds(config, derived)
 
 
 def jamba_sizes(config: Config) -> tuple[int, int, int, int]:
-    channels, rank = config.count("mamba_expand") * config.hidden_size, config.get("mamba_dt_rank")
-    automatic = rank is None or rank == "auto"
-    steps = ceil(config.hidden_size / 16) if automatic else config.count("mamba_dt_rank")
+    channels = config.count("mamba_expand") * config.hidden_size
+    steps = time_steps(config, "mamba_dt_rank")
     return channels, config.count("mamba_d_state"), config.count("mamba_d_conv"), steps
 
 
@@ -52,7 +50,7 @@ def jamba_mixer(config: Config, layer: int) -> list[Weight]:
 
 
 def jamba_block(config: Config, layer: int) -> list[Weight]:
-    period, offset = config.count("expert_layer_period"), config.get("expert_layer_offset")
+    period, offset = config.count("expert_layer_period"), config.number("expert_layer_offset")
     experts, width = config.count("num_experts"), config.intermediate_size
     sparse = experts > 1 and layer % period == offset
     return [

@@ -16,7 +16,7 @@ from kvpipe.models.families.weights import attention, decoder, linear, mlp, norm
 
 
 def lfm2_kinds(config: Config) -> list[str]:
-    full = config.get("full_attn_idxs")
+    full = config.numbers("full_attn_idxs")
     layers = range(config.num_layers)
     return kinds(config, [FULL if full is None or i in full else "conv" for i in layers])
 
@@ -34,9 +34,10 @@ def lfm2_caches(config: Config) -> list[CacheGeometry]:
 def lfm2_width(config: Config) -> int:
     """Two thirds of the named width, rounded up to a multiple, unless told to leave it."""
     width, multiple = config.intermediate_size, config.count("block_multiple_of")
-    if not config.get("block_auto_adjust_ff_dim", True):
+    if not config.flag("block_auto_adjust_ff_dim", True):
         return width
-    adjusted = int(config.get("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
+    multiplier = config.ratio("block_ffn_dim_multiplier", 1.0) or 1.0
+    adjusted = int(multiplier * int(2 * width / 3))
     return multiple * ceil(adjusted / multiple)
 
 

@@ -32,7 +32,7 @@ def one_window_caches(config: Config) -> list[CacheGeometry]:
 
 def optional_window_caches(config: Config) -> list[CacheGeometry]:
     """Qwen: no window unless use_sliding_window; then the FIRST max_window_layers are full."""
-    first = config.get("max_window_layers", 28) if config.flag("use_sliding_window") else None
+    first = config.number("max_window_layers", 28) if config.flag("use_sliding_window") else None
     derived = [
         SLIDING if first is not None and i >= first else FULL for i in range(config.num_layers)
     ]
@@ -68,7 +68,7 @@ def llama_block(
 
 def qkv_bias_block(config: Config, layer: int) -> list[Weight]:
     """Biases on q, k and v whatever the file says, none on o (Qwen2; GLM-4 by default)."""
-    bias = bool(config.get("attention_bias", True))
+    bias = config.flag("attention_bias", True)
     return [
         *attention(config, layer, bias=bias, o_bias=False),
         *mlp(config, layer, config.intermediate_size),
@@ -77,7 +77,7 @@ def qkv_bias_block(config: Config, layer: int) -> list[Weight]:
 
 
 def starcoder2_block(config: Config, layer: int) -> list[Weight]:
-    bias = bool(config.get("use_bias", True))
+    bias = config.flag("use_bias", True)
     return [
         *attention(config, layer, bias=bias),
         *mlp(config, layer, config.intermediate_size, gated=False, bias=bias),

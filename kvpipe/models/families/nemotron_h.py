@@ -20,8 +20,8 @@ PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
 def nemotron_kinds(config: Config) -> list[str]:
-    pattern = config.get("hybrid_override_pattern")
-    if pattern is None:
+    pattern = config.word("hybrid_override_pattern")
+    if not pattern:
         return kinds(config, DEFAULT_KINDS)
     unknown = set(pattern) - set(PATTERN)
     if unknown:
@@ -39,10 +39,10 @@ def nemotron_sizes(config: Config) -> Config:
         "mamba_d_conv": "conv_kernel",
     }
     sizes = {standard: config.count(name) for standard, name in names.items()}
-    pattern = config.get("hybrid_override_pattern")
-    layers = {} if pattern is None else {"num_hidden_layers": len(pattern)}
+    pattern = config.word("hybrid_override_pattern")
+    layers = {"num_hidden_layers": len(pattern)} if pattern else {}
     biases = {
-        "mamba_conv_bias": config.get("use_conv_bias", True),
+        "mamba_conv_bias": config.flag("use_conv_bias", True),
         "mamba_proj_bias": config.flag("use_bias"),
     }
     return config.having(**sizes, **layers, **biases)

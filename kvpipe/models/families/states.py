@@ -21,10 +21,14 @@ UNLIMITED = 2**20  # tokens; a state has no length, so the limit is ours
 def mamba1_sizes(config: Config) -> tuple[int, int, int, int]:
     """Channels, state size, kernel, rank of the time step."""
     channels = config.count("intermediate_size", config.count("expand") * config.hidden_size)
-    rank = config.get("time_step_rank")
-    automatic = rank is None or rank == "auto"
-    steps = ceil(config.hidden_size / 16) if automatic else config.count("time_step_rank")
+    steps = time_steps(config, "time_step_rank")
     return channels, config.count("state_size"), config.count("conv_kernel"), steps
+
+
+def time_steps(config: Config, key: str) -> int:
+    """Rank of the time step: a number, or a sixteenth of the hidden size ("auto", null)."""
+    automatic = ceil(config.hidden_size / 16)
+    return automatic if config.get(key) == "auto" else config.count(key, automatic)
 
 
 def mamba1_caches(config: Config) -> list[CacheGeometry]:
@@ -40,7 +44,7 @@ def mamba1_mixer(
     config: Config, layer: int, sizes: tuple[int, int, int, int], *, name: str = "mixer"
 ) -> list[Weight]:
     channels, state, kernel, rank = sizes
-    bias, conv_bias = config.flag("use_bias"), bool(config.get("use_conv_bias", True))
+    bias, conv_bias = config.flag("use_bias"), config.flag("use_conv_bias", True)
     small = partial(vector, layer=layer, split=0)
     row = partial(linear, layer=layer, split=1)
     return [
@@ -120,7 +124,7 @@ def mamba2_block(config: Config, layer: int) -> list[Weight]:
         layer,
         mamba2_shapes(config),
         bias=config.flag("use_bias"),
-        conv_bias=bool(config.get("use_conv_bias", True)),
+        conv_bias=config.flag("use_conv_bias", True),
     )
     return [*mixer, *norms(config, layer, 1)]
 

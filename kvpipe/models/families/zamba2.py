@@ -14,7 +14,7 @@ from kvpipe.models.families.weights import decoder, linear, mlp, norms, qkv, vec
 
 
 def zamba2_kinds(config: Config) -> list[str]:
-    hybrid = config.get("hybrid_layer_ids") or [6, 12, 18, 24, 30, 36, 42, 47, 51]
+    hybrid = config.numbers("hybrid_layer_ids") or [6, 12, 18, 24, 30, 36, 42, 47, 51]
     return kinds(config, ["hybrid" if i in hybrid else "mamba" for i in range(config.num_layers)])
 
 
@@ -65,7 +65,7 @@ def zamba2_shared(config: Config) -> list[Weight]:
 def zamba2_weights(config: Config) -> list[Weight]:
     if config.count("num_mem_blocks") != 1 or config.flag("use_shared_attention_adapter"):
         raise unreadable(
-            "num_mem_blocks", "1 without attention adapters", config.get("num_mem_blocks")
+            "num_mem_blocks", "1 without attention adapters", config.count("num_mem_blocks")
         )
     return [*decoder(config, zamba2_block), *zamba2_shared(config)]
 

@@ -14,6 +14,7 @@ from kvpipe.specs.base import CacheLayer, KVCacheSpec, SpecContext
 from kvpipe.stages.validation.base import RankLayers
 
 Layer = tuple[CacheGeometry, KVCacheSpec]
+_LAYERS = "model.layers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,21 +30,38 @@ def build_layers(
     model: ModelGeometry, context: SpecContext, what_if: WhatIf | None, tp: int
 ) -> list[Layer]:
     """The sharded spec of every cache of the model. ConfigError with every problem, each once."""
-    problems: dict[str, Problem] = {}
+    wrong: dict[Problem, list[str]] = {}  # and the caches that it is about
     layers: list[Layer] = []
-    memo: dict[tuple[str, str], KVCacheSpec] = {}
+    memo: dict[tuple[str, str], KVCacheSpec | Problem] = {}
     for cache in model.caches:
         known = (cache.spec, repr(cache.fields))
         if known not in memo:
-            try:
-                memo[known] = _spec(cache, context, what_if, tp)
-            except _Wrong as wrong:
-                problems.setdefault(str(wrong.problem), wrong.problem)
-                continue
-        layers.append((cache, memo[known]))
-    if problems:
-        raise ConfigError(problems.values())
+            memo[known] = _spec_or_problem(cache, context, what_if, tp)
+        spec = memo[known]
+        if isinstance(spec, Problem):
+            wrong.setdefault(spec, []).append(cache.name)
+        else:
+            layers.append((cache, spec))
+    if wrong:
+        raise ConfigError(_of_caches(problem, names) for problem, names in wrong.items())
     return layers
+
+
+def _of_caches(problem: Problem, names: Sequence[str]) -> Problem:
+    """A problem of the model's file names the first cache that has it, and counts the others."""
+    if problem.key != _LAYERS:
+        return problem
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return replace(problem, key=f"{_LAYERS} ({names[0]}{others})")
+
+
+def _spec_or_problem(
+    cache: CacheGeometry, context: SpecContext, what_if: WhatIf | None, tp: int
+) -> KVCacheSpec | Problem:
+    try:
+        return _spec(cache, context, what_if, tp)
+    except _Wrong as wrong:
+        return wrong.problem
 
 
 class _Wrong(Exception):
@@ -54,13 +72,12 @@ class _Wrong(Exception):
 def _spec(
     cache: CacheGeometry, context: SpecContext, what_if: WhatIf | None, tp: int
 ) -> KVCacheSpec:
-    where = f"model.layers ({cache.name})"
     try:
         kind = SPECS.get(cache.spec)
     except ConfigError as error:
         problem = error.problems[0]
-        raise _Wrong(Problem(where, problem.expected, problem.got, problem.knob)) from None
-    spec: KVCacheSpec = _ask(where, lambda: kind.from_geometry(cache.fields, context))
+        raise _Wrong(Problem(_LAYERS, problem.expected, problem.got, problem.knob)) from None
+    spec: KVCacheSpec = _ask(_LAYERS, lambda: kind.from_geometry(cache.fields, context))
     if what_if is not None:
         asked = what_if
         spec = _ask(asked.key, lambda: SPECS.get(asked.spec).what_if(spec, asked.options))
@@ -72,7 +89,9 @@ def _ask(key: str, question: Callable[[], KVCacheSpec]) -> KVCacheSpec:
         return question()
     except SpecError as error:
         expected, _, got = str(error).partition(", got ")
-        raise _Wrong(Problem(key, expected, got or "a layer that cannot")) from None
+        if not got:  # a reason, not a value that was expected
+            expected, got = "a cache that can be built", str(error)
+        raise _Wrong(Problem(key, expected, got)) from None
 
 
 def map_states(
