@@ -95,9 +95,34 @@ def test_ranks_share_the_weights():
 
 
 def test_weights_that_fill_the_device_leave_nothing_and_say_which_knobs_help():
-    big = replace(LLAMA, parameter_count=70_000_000_000)
-    with pytest.raises(DoesNotFit, match="weights 130.39 GiB.*tensor_parallel_size"):
-        profile("utilization", replace(REQUEST, model=big))
+    big = replace(LLAMA, parameter_count=70_000_000_000, num_attention_heads=64)
+    request = replace(REQUEST, model=big)
+    with pytest.raises(DoesNotFit, match="59.20 GiB too few") as caught:
+        profile("utilization", request)
+    assert "weights 130.39 + activations" in str(caught.value)
+    assert caught.value.needed_bytes > caught.value.available_bytes
+    # The advice helps, and utilization, which cannot, is not advised.
+    assert "parallel.tensor_parallel_size=2 would leave" in str(caught.value)
+    assert "Raise it" not in str(caught.value)
+    helped = replace(request, parallel=ResolvedParallel(tp=2, pp=1, dcp=1))
+    assert profile("utilization", helped).available_kv_bytes[0] > 0
+
+
+def test_utilization_is_advised_where_it_helps():
+    tight = replace(REQUEST, gpu_memory_utilization=0.1)
+    with pytest.raises(DoesNotFit, match=r"Raise it above 0\.\d+") as caught:
+        profile("utilization", tight)
+    value = float(str(caught.value).partition("Raise it above ")[2][:5]) + 0.001
+    assert (
+        profile("utilization", replace(tight, gpu_memory_utilization=value)).available_kv_bytes[0]
+        > 0
+    )
+
+
+def test_bytes_by_hand_are_taken_at_their_word_beside_the_weights():
+    (rank,) = profile("fixed", replace(REQUEST, kv_cache_memory_bytes=100 * GIB)).ranks
+    assert rank.available_kv_bytes == 100 * GIB
+    assert rank.requested.num_bytes == 100 * GIB + 8_030_261_248 * 2
 
 
 def test_unknown_weights_are_asked_for():

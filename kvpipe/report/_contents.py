@@ -49,7 +49,7 @@ def _verdict(report: ReportInput) -> Section:
     if plan.capacity is None:
         lines.append(Line("Nothing to store: no layer of this model keeps a cache.", "good"))
     else:
-        lines.append(_fits(plan, plan.capacity))
+        lines.append(_fits(plan, plan.capacity, report.accounts))
     if plan.capacity is not None and plan.requested_len > plan.limits.max_model_len:
         lines.append(
             Line(f"lowered from {plan.requested_len:,} tokens to what fits; see Notes", "warning")
@@ -57,16 +57,16 @@ def _verdict(report: ReportInput) -> Section:
     return Section(title=f"kvpipe: {head.model}, engine {head.engine}", paragraphs=lines)
 
 
-def _fits(plan: Plan, cap: Capacity) -> Line:
+def _fits(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Line:
     length = plan.limits.max_model_len
     if cap.requests_at_peak == 0:
         return Line(f"IT DOES NOT HOLD ONE REQUEST of max_model_len {length:,} tokens", "bad")
     pool = size(plan.ranks[0].config.size_bytes)
     ranks = f" on each of {len(plan.ranks)} ranks" if len(plan.ranks) > 1 else ""
-    return Line(
-        f"IT FITS: max_model_len {length:,} tokens, {plan.num_blocks:,} blocks, {pool}{ranks}",
-        "good",
-    )
+    what = f"max_model_len {length:,} tokens, {plan.num_blocks:,} blocks, {pool}{ranks}"
+    if over := max(account.overcommitted_bytes for account in accounts):
+        return Line(f"THE DEVICE HAS {size(over)} LESS than this plan takes: {what}", "bad")
+    return Line(f"IT FITS: {what}", "good")
 
 
 def _capacity(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Section:

@@ -5,11 +5,30 @@ A figure printed as "3.81 GiB" stands for any number of bytes from 3.805 to 3.81
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
 GIB = 2**30
+LARGEST = 2**63  # bytes, blocks or tokens: what is printed as more is no figure
+_NUMBER = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{0,30})?|-?\.[0-9]{1,30}")
+_WHOLE = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,6}|[0-9]{1,19}")
+
+
+def number(text: str) -> float:
+    """A decimal number of a log line; ValueError for what only looks like one."""
+    if not _NUMBER.fullmatch(text) or abs(float(text)) >= LARGEST:
+        raise ValueError(text)
+    return float(text)
+
+
+def whole_number(text: str) -> int:
+    """A count of a log line, with or without commas; ValueError for what only looks like one."""
+    digits = text.rstrip(",")  # of the sentence
+    if not _WHOLE.fullmatch(digits) or (value := int(digits.replace(",", ""))) >= LARGEST:
+        raise ValueError(text)
+    return value
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -22,7 +41,10 @@ class Figure:
 
     @classmethod
     def printed(cls, text: str, unit: int = GIB) -> Figure:
-        """Of the digits of a log line: half a unit of the last digit either way."""
+        """Of the digits of a log line: half a unit of the last digit either way. ValueError for
+        what only looks like a number."""
+        if abs(number(text)) * unit >= LARGEST:
+            raise ValueError(text)
         value = Decimal(text)
         exponent = value.as_tuple().exponent
         assert isinstance(exponent, int)

@@ -17,6 +17,7 @@ from kvpipe.stages.profiling.base import (
 )
 from kvpipe.stages.profiling.fixed import by_hand
 from kvpipe.stages.profiling.utilization import UtilizationProfiling
+from kvpipe.stages.validation.base import ResolvedDevice
 
 
 class AutoProfiling:
@@ -35,6 +36,10 @@ class AutoProfiling:
             options = UtilizationProfiling.Options(**shipped_option("profiling", "utilization"))
             return UtilizationProfiling(options).run(request, backend)
         return same_on_every_rank("budget", request, self.budget(request))
+
+    def memory_knob(self, device: ResolvedDevice) -> str:
+        is_budget = device.type == "cpu"
+        return "profiling.budget_bytes" if is_budget else "cache.gpu_memory_utilization"
 
     def budget(self, request: ProfilingRequest) -> RankMemory:
         """min(budget, a quarter of what is free, over the ranks of this machine)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from kvpipe.config import shown
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.stages.profiling._log_figures import GIB, EngineLog, Figure
 from kvpipe.stages.profiling._log_lines import read_log
@@ -22,6 +23,7 @@ from kvpipe.stages.profiling.base import (
     same_on_every_rank,
 )
 from kvpipe.stages.profiling.fixed import by_hand
+from kvpipe.stages.validation.base import ResolvedDevice
 
 # Account -> the log's figures for it. Graphs captured before the cache was sized are charged.
 _CHARGED = {
@@ -41,7 +43,7 @@ class LogProfiling:
         self.options = options
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
-        log = read_log(self._text())
+        log = read_log(*self._text())
         if request.kv_cache_memory_bytes is not None:
             profile = same_on_every_rank(self.options.name, request, by_hand(request))
             return MemoryProfile(plugin=profile.plugin, ranks=profile.ranks, log=log)
@@ -53,14 +55,31 @@ class LogProfiling:
         )
         return MemoryProfile(plugin=self.options.name, ranks=ranks, log=log)
 
-    def _text(self) -> str:
-        path = self.options.path
-        if path is None or not Path(path).is_file():
-            got = "null" if path is None else f"'{path}'"
-            raise ConfigError(
-                Problem("profiling.path", "the log file of an engine, since profiling=log", got)
-            )
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+    def memory_knob(self, device: ResolvedDevice) -> str:
+        return ""  # the log's figure is taken as given
+
+    def _text(self) -> tuple[str, str]:
+        """(text, path as messages give it)"""
+        asked = self.options.path
+        if asked is None:
+            raise _no_log("null")
+        try:
+            path = Path(asked).expanduser()
+            if not path.is_file():
+                raise _no_log(shown(asked))
+            content = path.read_bytes()
+        except (OSError, ValueError, RuntimeError) as error:  # too long, of others, NUL, ~nobody
+            reason = getattr(error, "strerror", None) or error
+            raise _no_log(f"{shown(asked)} ({reason})") from error
+        # What a Windows shell redirects a log into.
+        is_utf_16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+        return content.decode("utf-16" if is_utf_16 else "utf-8", errors="replace"), shown(asked)
+
+
+def _no_log(got: str) -> ConfigError:
+    return ConfigError(
+        Problem("profiling.path", "the log file of an engine, since profiling=log", got)
+    )
 
 
 def _refuse_on_this_cpu(log: EngineLog, request: ProfilingRequest) -> None:

@@ -12,8 +12,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.config import Bytes
-from kvpipe.errors import ConfigError, DoesNotFit, Problem
-from kvpipe.specs.base import DTYPE_BYTES, cdiv
+from kvpipe.errors import DoesNotFit
+from kvpipe.specs.base import cdiv
+from kvpipe.stages.profiling._weights import weights
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -55,7 +56,12 @@ class UtilizationProfiling:
         charged = self.charged(request)
         left = requested.num_bytes - sum(item.num_bytes for item in charged)
         if left <= 0:
-            raise DoesNotFit(_nothing_left(requested, charged), available_bytes=(left,))
+            needed = sum(item.num_bytes for item in charged)
+            raise DoesNotFit(
+                _nothing_left(request, requested.num_bytes, charged),
+                needed_bytes=(needed,),
+                available_bytes=(requested.num_bytes,),
+            )
         available = MemoryItem(
             name="KV cache",
             num_bytes=_capped(left, request),
@@ -81,31 +87,6 @@ def _item(name: str, asked: int | Literal["auto"]) -> MemoryItem | None:
         return None
     key = {"weights": "weights_bytes", "activations": "activation_bytes"}.get(name, f"{name}_bytes")
     return MemoryItem(name=name, num_bytes=asked, how="set", source=f"profiling.{key}")
-
-
-def weights(request: ProfilingRequest) -> MemoryItem:
-    """Parameters x served dtype over TP x PP ranks; nothing on a CPU, where none are loaded."""
-    if request.device.type == "cpu":
-        return MemoryItem(name="weights", num_bytes=0, how="exact", source="none are loaded")
-    model, ranks = request.model, request.parallel.tp * request.parallel.pp
-    if model.weight_bytes is not None:
-        total, source = model.weight_bytes, "the checkpoint's tensors"
-    elif model.parameter_count is not None:
-        total = model.parameter_count * DTYPE_BYTES[request.served_dtype]
-        source = f"{model.parameter_count:,} parameters x {request.served_dtype}"
-    else:
-        raise ConfigError(
-            Problem(
-                "profiling.weights_bytes",
-                f"bytes, since {model.name} does not say how many parameters it has",
-                "auto",
-                'set it ("16GiB"), or cache.kv_cache_memory_bytes',
-            )
-        )
-    if ranks == 1:
-        return MemoryItem(name="weights", num_bytes=total, how="exact", source=source)
-    source += f" / {ranks} ranks (replicated parts not counted twice)"
-    return MemoryItem(name="weights", num_bytes=cdiv(total, ranks), how="estimated", source=source)
 
 
 def activations(request: ProfilingRequest) -> MemoryItem:
@@ -140,13 +121,36 @@ def _capped(left: int, request: ProfilingRequest) -> int:
     return min(left, request.device.free_bytes // 2)
 
 
-def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...]) -> str:
-    parts = " + ".join(f"{item.name} {item.num_bytes / GIB:.2f} GiB" for item in charged)
+def _nothing_left(
+    request: ProfilingRequest, requested: int, charged: tuple[MemoryItem, ...]
+) -> str:
+    """By how much, and a knob that helps: more of the device where it has more, else more ranks."""
+    total, needed = request.device.total_bytes, sum(item.num_bytes for item in charged)
+    parts = " + ".join(f"{item.name} {item.num_bytes / GIB:.2f}" for item in charged)
+    text = f"cache.gpu_memory_utilization: {parts} need {needed / GIB:.2f} GiB before the first "
+    text += f"block, {requested / GIB:.2f} GiB are requested: {(needed - requested) / GIB:.2f} GiB "
+    text += "too few. "
+    if needed < total:
+        return text + f"Raise it above {needed / total:.3f}, or parallel.tensor_parallel_size"
+    ranks = smallest_split(request, requested, needed)
+    device = f"Device {request.device.name} has {total / GIB:.2f} GiB. "
+    if ranks is None:
+        return text + device + "Choose a larger device, or raise parallel.tensor_parallel_size"
+    left = requested - cdiv(needed, ranks)
     return (
-        f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB requested, {parts} "
-        "leave nothing for the KV cache. Raise it, raise parallel.tensor_parallel_size, or choose "
-        "a larger device"
+        text + device + f"parallel.tensor_parallel_size={ranks * request.parallel.tp} would leave "
+        f"about {left / GIB:.1f} GiB a rank, or choose a larger device"
     )
+
+
+def smallest_split(request: ProfilingRequest, requested: int, needed: int) -> int | None:
+    """How many times more ranks make what is charged fit, as a power of two that divides the
+    attention heads (one GiB a rank left over); None where none does."""
+    heads = request.model.num_attention_heads or 64
+    for more in (2, 4, 8, 16, 32):
+        if heads % (more * request.parallel.tp) == 0 and requested - cdiv(needed, more) > GIB:
+            return more
+    return None
 
 
 PLUGIN = UtilizationProfiling
