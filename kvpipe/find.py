@@ -15,13 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from kvpipe.atomic import write_atomic
 from kvpipe.confdir import CONF_DIR, shipped_option
+from kvpipe.config import Count, Tokens, check_section
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
-from kvpipe.report._atomic import write_atomic
-from kvpipe.report._figures import size
+from kvpipe.report._figures import count, size
 from kvpipe.report._lines import Line, Section, lay_out
 from kvpipe.report._width import terminal_width
 from kvpipe.stages.grouping.base import Capacity, Plan
@@ -35,8 +36,8 @@ class Want(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    requests: int = Field(ge=1, lt=2**31)
-    length: int | Literal["auto"]
+    requests: Count
+    length: Tokens | Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,23 +70,22 @@ def run_find(prepared: Prepared, make_folder: Callable[[], Path], out: TextIO) -
     return 0 if any(finding.setting for finding in findings[1:]) else 1
 
 
-def read_want(raw: Mapping[str, Any], prepared: Prepared) -> Want:
-    """The checked section; ConfigError naming the key that is wrong."""
-    try:
-        want = Want.model_validate(dict(raw))
-    except ValidationError as error:
-        problems = [
-            Problem(f"want.{item['loc'][0]}", "a whole number of at least 1", repr(item["input"]))
-            for item in error.errors()
-        ]
-        raise ConfigError(dict.fromkeys(problems)) from None
+def read_want(raw: Any, prepared: Prepared) -> Want:
+    """The checked section; ConfigError with every key that is wrong."""
+    if not raw:
+        knob = "set want.requests=64 want.length=8192, or choose want=default"
+        raise ConfigError(Problem("want", "the load to search for", "nothing", knob))
+    want, problems = check_section("want", Want, raw)
+    if problems or want is None:
+        raise ConfigError(problems)
     context = prepared.resolved.model.context_length
-    if isinstance(want.length, int) and not 1 <= want.length <= context:
+    if want.length != "auto" and want.length > context:
         raise ConfigError(
             Problem(
                 "want.length", f"1 to the model's context of {context:,} tokens", str(want.length)
             )
         )
+    assert isinstance(want, Want)
     return want
 
 
@@ -149,7 +149,7 @@ class Search:
         usable = plan.capacity.usable_blocks if plan.capacity else needed
         if needed <= usable:
             return ""
-        return f"memory: {needed:,} blocks are needed, {usable:,} can be given out"
+        return f"memory: {count(needed, 'block')} needed, {usable:,} can be given out"
 
     # --- searches ---
     def cache_memory(self) -> Finding:
@@ -163,7 +163,7 @@ class Search:
         num_bytes = blocks * max(rank.config.bytes_per_block for rank in plan.ranks)
         return Finding(
             question=question,
-            answer=f"{size(num_bytes)} ({blocks:,} blocks)",
+            answer=f"{size(num_bytes)} ({count(blocks, 'block')})",
             limit="all requests decode while one reads its prompt",
             setting=f"cache.kv_cache_memory_bytes={num_bytes}",
         )
@@ -212,7 +212,10 @@ class Search:
 
     def largest_max_num_seqs(self) -> Finding:
         """More requests also take more memory for the sampler."""
-        question, key = f"largest max_num_seqs at {self.length:,} tokens", "scheduler.max_num_seqs"
+        question, key = (
+            f"largest max_num_seqs at {count(self.length, 'token')}",
+            "scheduler.max_num_seqs",
+        )
 
         def serves(requests: int) -> bool:
             return not self.missing({key: requests}, requests=requests)
@@ -225,7 +228,7 @@ class Search:
 
     def longest(self) -> Finding:
         context = self.prepared.resolved.model.context_length
-        question = f"longest length for {self.want.requests:,} requests"
+        question = f"longest length for {count(self.want.requests, 'request')}"
         most = largest(1, context, lambda n: not self.missing({}, length=n))
         if most is None:
             return Finding(question=question, answer="", limit=self.missing({}, length=1))
@@ -235,7 +238,7 @@ class Search:
             else self.missing({}, length=most + 1)
         )
         setting = f"scheduler.max_model_len={most}"
-        return Finding(question=question, answer=f"{most:,} tokens", limit=limit, setting=setting)
+        return Finding(question=question, answer=count(most, "token"), limit=limit, setting=setting)
 
 
 def blocks_for(plan: Plan, requests: int) -> int:
@@ -291,7 +294,7 @@ def _devices() -> list[tuple[str, dict[str, Any]]]:
 def _section(search: Search, findings: list[Finding]) -> Section:
     head = search.prepared.resolved
     return Section(
-        title=f"find: {search.want.requests:,} requests of {search.length:,} tokens, "
+        title=f"find: {count(search.want.requests, 'request')} of {count(search.length, 'token')}, "
         f"{head.model.name} ({head.served_dtype}, cache {head.cache_dtype})",
         headers=("", "answer"),
         align="ll",

@@ -25,7 +25,7 @@ from kvpipe.stages.allocation._placements import LETTERED
 from kvpipe.stages.allocation.base import AddressMap, AllocationRequest
 from kvpipe.stages.binding.base import BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import GroupingRequest, Plan
-from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
+from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest, memory_knob
 from kvpipe.stages.validation._layers import stage_sizes
 from kvpipe.stages.validation.base import ResolvedRun
 
@@ -188,6 +188,11 @@ def _grouping(
         kv_cache_layout=placement.upper() if placement in LETTERED else "LBNHC",
         max_num_seqs=resolved.max_num_seqs,
         compared=compared,
+        memory_knob=memory_knob(
+            config.plugins["profiling"].make(),
+            resolved.device,
+            is_set=config.cache.kv_cache_memory_bytes is not None,
+        ),
     )
 
 

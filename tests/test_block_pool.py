@@ -18,7 +18,7 @@ def test_no_block_is_handed_out_twice_and_the_null_block_never() -> None:
     pool = BlockPool(100)
     taken = np.concatenate([pool.allocate(n) for n in (1, 16, 80, 2)])
     assert sorted(taken.tolist()) == list(range(1, 100))
-    with pytest.raises(OutOfBlocks, match="1 blocks needed, 0 free: short by 1"):
+    with pytest.raises(OutOfBlocks, match="1 block needed, 0 free: short by 1"):
         pool.allocate(1)
 
 

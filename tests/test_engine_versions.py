@@ -7,12 +7,13 @@ from dataclasses import fields, replace
 import pytest
 
 from kvpipe.config import read_config
-from kvpipe.engines._versions import DISTINCT, RULES, parse_version, rules_of
+from kvpipe.engines._versions import DISTINCT, NEWEST, OLDEST, RULES, parse_version, rules_of
 from kvpipe.engines.base import EngineRules
 from kvpipe.engines.vllm import PLUGIN
 from kvpipe.engines.vllm_0_17 import PLUGIN as VLLM_0_17
 from kvpipe.engines.vllm_0_33 import PLUGIN as VLLM_0_33
 from kvpipe.errors import ConfigError
+from kvpipe.replay.command import plan_of
 from kvpipe.requests import prepared_request
 
 RELEASES = [f"0.{minor}.0" for minor in range(2, 36)]
@@ -26,7 +27,7 @@ def test_every_release_has_exactly_one_row_of_each_rule(version: str) -> None:
 
 
 def test_every_rule_of_the_table_is_a_field_of_engine_rules_and_has_a_source() -> None:
-    known = {field.name for field in fields(EngineRules)} - {"name", "source", "version"}
+    known = {field.name for field in fields(EngineRules)} - {"name", "source", "version", "unread"}
     assert {row.rule for row in RULES} == known
     assert all(row.source for row in RULES)
 
@@ -49,29 +50,49 @@ def test_the_token_line_changed_with_0_21() -> None:
     assert rules_of("0.21.0").printed == "by_concurrency"
 
 
-def test_a_newer_release_is_planned_as_the_newest_that_was_read() -> None:
-    newer, newest = rules_of("0.40.1"), rules_of("0.33.0")
-    assert replace(newer, name="", source="", version="") == replace(
-        newest, name="", source="", version=""
+@pytest.mark.parametrize(
+    ("version", "as_release", "words"),
+    [
+        ("0.40.1", "0.33.0", "newer than any that was read: it is planned as 0.33.0"),
+        ("99.0.0", "0.33.0", "newer than any that was read: it is planned as 0.33.0"),
+        ("0.0.0", "0.6.0", "older than any that was read: it is planned as 0.6.0"),
+    ],
+)
+def test_an_unknown_release_is_planned_as_its_neighbour_and_a_run_says_so(
+    version: str, as_release: str, words: str
+) -> None:
+    rules, known = rules_of(version), rules_of(as_release)
+    assert words in rules.unread and known.unread == ""
+    assert replace(rules, name="", source="", version="", unread="") == replace(
+        known, name="", source="", version=""
     )
+    plan = plan_of(
+        prepared_request(
+            ["engine=vllm", f"engine.version={version}", "device=h100_80gb", "model=llama"]
+        ).prepared
+    )
+    assert f"vLLM {version} is {rules.unread}" in [note.text for note in plan.notes]
+
+
+def test_the_oldest_and_the_newest_release_are_known() -> None:
+    for version in (OLDEST, NEWEST, (0, 33, 9)):
+        assert rules_of(".".join(map(str, version))).unread == ""
     assert "newest release that was read" in rules_of("0.40.1").source
 
 
-def test_a_release_that_was_not_read_says_so_and_the_two_that_were_do_not() -> None:
-    def notes(version: str) -> str:
-        made = prepared_request(["engine=vllm", f"engine.version={version}"]).prepared
-        return " ".join(note.text for note in made.resolved.notes)
-
-    assert "the release that changed them is not known" in notes("0.25.1")
-    assert "planned as 0.33.0, the newest release that was read" in notes("0.50.0")
-    assert "not known" not in notes("0.17.0") + notes("0.33.0")
+def test_a_version_of_thousands_of_digits_is_refused_in_a_few_words() -> None:
+    with pytest.raises(ConfigError, match="a release in three parts, such as 0.21.0") as caught:
+        prepared_request(["engine=vllm", f"engine.version='0.{'9' * 5000}.0'"])
+    assert len(str(caught.value)) < 300
 
 
 def test_a_development_build_counts_as_its_release() -> None:
     assert parse_version("0.28.1rc1.dev452") == (0, 28, 1)
 
 
-@pytest.mark.parametrize("text", ["0.21", "latest", "", "1"])
+@pytest.mark.parametrize(
+    "text", ["0.21", "latest", "", "1", "0.1_0.0", "0.٣.0", "0." + "9" * 5000 + ".0"]
+)
 def test_a_version_that_is_no_release_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="three parts"):
         parse_version(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.job import run_job
+from kvpipe.replay.command import plan_of
 from kvpipe.requests import prepared_request
 from kvpipe.stages.profiling._log_figures import GIB, Figure
 from kvpipe.stages.profiling._log_lines import read_log
-from kvpipe.stages.profiling.log import available_by_rank
+from kvpipe.stages.profiling.log import LogProfiling, available_by_rank
 
 VLLM_0_6 = """\
 INFO 11-21 08:00:01 llm_engine.py:237] Initializing an LLM engine (v0.6.4) with config: \
@@ -180,6 +182,119 @@ def test_a_negative_figure_does_not_fit_and_is_itemised() -> None:
     )
     with pytest.raises(DoesNotFit, match=r"-2\.14 GiB are left .* weights 65\.97 GiB"):
         available_by_rank(log, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "got"),
+    [
+        ("GPU KV cache size: ,,, tokens", "',,,'|''"),
+        ("GPU KV cache size: 4096,00 tokens", "4096,00"),
+        (f"GPU KV cache size: {'9' * 400} tokens", "9{100}"),
+        (f"# GPU blocks: {'9' * 400}, # CPU blocks: 1", "9{100}"),
+        ("Available KV cache memory: 5.0.0.0 GiB", "5.0.0.0"),
+        (f"Available KV cache memory: {'9' * 400} GiB", "9{100}"),
+        ("Available KV cache memory: 9999999999.0 GiB", "9999999999.0"),
+        ("Available KV cache memory: - GiB\nmodel weights take . GiB", r"'\.'"),
+        ("Available KV cache memory: ٣.٣ GiB", "٣"),
+        (f"gpu_memory_utilization={'9' * 400}", "9{100}"),
+        (f"Add {'9' * 30} padding layers, may waste at most 6.25%", "9{30}"),
+        ("Add 3 padding layers, may waste at most 6.2.5%", "6.2.5"),
+    ],
+)
+def test_a_figure_that_is_no_number_is_refused_by_file_and_line(line: str, got: str) -> None:
+    at = 2 + line.count("\n")
+    with pytest.raises(ConfigError, match=rf"than 2\*\*63 on line {at} of x\.log, got .*{got}"):
+        read_log(f"INFO started\n{line}\n", "x.log")
+
+
+def test_figures_end_where_their_sentence_does() -> None:
+    log = read_log(
+        "INFO Available KV cache memory: 3.5 GiB, try gpu_memory_utilization=0.9. Or set\n"
+        "INFO gpu_memory_utilization ... higher; estimated maximum model length is 122,080, so\n"
+    )
+    assert log.utilization == 0.9 and log.counts["estimated_max_len"] == 122080
+
+
+def test_progress_bars_do_not_hide_the_line_behind_them() -> None:
+    log = read_log("Loading: 50%\rLoading: 100%\rINFO Available KV cache memory: 3.5 GiB\r\n")
+    assert log.least("available_kv") == Figure.printed("3.5")
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "a\0b", "~nobody-of-that-name/x", "/", ""])
+def test_a_path_that_is_no_file_is_refused_in_a_few_words(path: str) -> None:
+    plugin = LogProfiling(LogProfiling.Options(name="log", path=path))
+    with pytest.raises(
+        ConfigError, match=r"profiling\.path: expected the log file of an"
+    ) as caught:
+        plugin._text()
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("content", [bytes(range(256)) * 40, gzip.compress(VLLM_0_6.encode())])
+def test_a_file_that_is_no_text_has_no_memory_lines(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.log").write_bytes(content)
+    plugin = LogProfiling(LogProfiling.Options(name="log", path=str(tmp_path / "x.log")))
+    with pytest.raises(ConfigError, match="got a file without any"):
+        read_log(*plugin._text())
+
+
+def test_a_log_that_windows_wrote_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(VLLM_0_6.encode("utf-16"))
+    plugin = LogProfiling(LogProfiling.Options(name="log", path=str(tmp_path / "x.log")))
+    assert read_log(*plugin._text()) == read_log(VLLM_0_6)
+
+
+@pytest.mark.parametrize(
+    ("override", "match"),
+    [
+        (f"profiling.other_instances_bytes={10**40}", "other_instances_bytes: expected less than"),
+        ("profiling.other_instances_bytes=-1", "other_instances_bytes: expected at least 0"),
+        (f"profiling.weights_bytes={'9' * 39}.5TiB", "weights_bytes: expected less than"),
+        (f"profiling.weights_bytes={'9' * 400}.5TiB", "weights_bytes: expected a whole number or"),
+    ],
+)
+def test_bytes_without_bound_are_refused(override: str, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        prepared_request(["profiling=estimate", "device=h100_80gb", override])
+
+
+# --- what gives more memory
+@pytest.mark.parametrize(
+    ("overrides", "knob"),
+    [
+        (
+            ["device=h100_80gb", "cache.kv_cache_memory_bytes=1MiB"],
+            r"cache\.kv_cache_memory_bytes$",
+        ),
+        (
+            ["device=h100_80gb", "profiling=estimate", "profiling.weights_bytes=68.8GiB"],
+            r"cache\.kv_cache_memory_bytes or cache\.gpu_memory_utilization$",
+        ),
+        (
+            ["device=cpu", "profiling.budget_bytes=1MiB"],
+            r"cache\.kv_cache_memory_bytes or profiling\.budget_bytes$",
+        ),
+    ],
+)
+def test_a_plan_that_does_not_fit_names_only_settings_that_help(
+    overrides: list[str], knob: str
+) -> None:
+    asked = ["model=llama", "scheduler.max_model_len=8192", *overrides]
+    with pytest.raises(DoesNotFit, match=knob):
+        plan_of(prepared_request(asked).prepared)
+
+
+def test_a_log_that_is_too_small_does_not_offer_a_share_of_the_device(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text("INFO Available KV cache memory: 0.01 GiB\n")
+    asked = ["model=llama", "device=rtx_3090", "profiling=log", "scheduler.max_model_len=8192"]
+    with pytest.raises(DoesNotFit, match=r"raise cache\.kv_cache_memory_bytes$"):
+        plan_of(prepared_request([*asked, f"profiling.path={tmp_path / 'x.log'}"]).prepared)
+
+
+def test_one_block_is_not_written_as_many() -> None:
+    asked = ["model=llama", "device=cpu", "scheduler.max_model_len=1"]
+    with pytest.raises(DoesNotFit, match=r"of 1 token needs 1 block \("):
+        plan_of(prepared_request([*asked, "cache.kv_cache_memory_bytes=1MiB"]).prepared)
 
 
 # --- runs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -149,6 +150,149 @@ def test_a_file_that_is_no_such_trace_is_named(name: str, path: str, message: st
         read_trace(section(name, path=path)).requests()
 
 
+AZURE = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
+ROW = {"timestamp": 0, "input_length": 3, "output_length": 1, "hash_ids": [9]}
+
+
+def mooncake(**changes: Any) -> bytes:
+    """A right line, and one with these changes; NaN and Infinity as json writes them."""
+    return (json.dumps(ROW) + "\n" + json.dumps(ROW | changes) + "\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "message"),
+    [
+        ("azure", "a.csv", AZURE + b"\xff\xfe", "read, got .*a.csv, line 2 .not UTF-8 text"),
+        ("azure", "a.csv", AZURE + "2023-11-16 18:17:03.97,é,5".encode("latin-1"), "line 2 .not"),
+        ("azure", "a.csv", AZURE.decode().encode("utf-16"), "line 1 .not UTF-8 text"),
+        ("azure", "a.csv", bytes(range(256)), "expected a file that starts|line 1 .not UTF-8"),
+        (
+            "azure",
+            "a.csv",
+            AZURE + b"2023-11-16 18:17:03.97,12," + b"9" * 30,
+            "format on line 2",
+        ),
+        ("azure", "a.csv", AZURE + b"2023-11-16 18:17:03.97,12,2147483648", "2,147,483,648 tokens"),
+        ("azure", "a.csv", AZURE + b"2023-11-16 18:17:03.97,1_2,3", "line 2 .*not a whole number"),
+        ("azure", "a.csv", AZURE + b"2023-11-16 18:17:03.nan,12,3", "line 2 .*convert string to"),
+        ("azure", "a.csv", AZURE + b"1923-11-16 18:17:03.97,12,3", "line 2 .*a time that is not 0"),
+        ("mooncake", "m.gz", b"no gzip", "read, got .*m.gz .Not a gzipped file"),
+        (
+            "mooncake",
+            "m.gz",
+            gzip.compress(mooncake(), mtime=0)[:-9],
+            "m.gz.* .Compressed file ended",
+        ),
+        (
+            "mooncake",
+            "m.gz",
+            gzip.compress(mooncake(), mtime=0)[:10] + b"\xff" * 30,
+            "m.gz .*invalid",
+        ),
+        ("mooncake", "m", mooncake(timestamp=float("nan")), "line 2 of .*a time that is not 0 to"),
+        ("mooncake", "m", mooncake(timestamp=float("inf")), "line 2 of .*a time that is not 0 to"),
+        ("mooncake", "m", mooncake(timestamp=-1), "line 2 of .*a time that is not 0 to"),
+        ("mooncake", "m", mooncake(timestamp=10**400), "line 2 of .*too large"),
+        ("mooncake", "m", mooncake(timestamp="soon"), "line 2 of .*unsupported operand"),
+        (
+            "mooncake",
+            "m",
+            mooncake(output_length=2**31),
+            "line 2 of .*2,147,483,648 tokens or",
+        ),
+        ("mooncake", "m", mooncake(output_length=float("inf")), "line 2 of .*inf is not a whole"),
+        ("mooncake", "m", mooncake(output_length=2.5), "line 2 of .*2.5 is not a whole number"),
+        ("mooncake", "m", mooncake(output_length=True), "line 2 of .*True is not a whole number"),
+        ("mooncake", "m", mooncake(input_length=float("nan")), "line 2 of .*nan is not a whole"),
+        ("mooncake", "m", mooncake(hash_ids=[10**50]), "line 2 of .*a hash_id below 0, or of more"),
+        ("mooncake", "m", mooncake(hash_ids=[-1]), "line 2 of .*a hash_id below 0, or of more"),
+        ("mooncake", "m", mooncake(hash_ids=5), "line 2 of .*not iterable"),
+        ("mooncake", "m", b"{}", "line 1 of .*no 'input_length'"),
+        ("mooncake", "m", b"null", "line 1 of .*not subscriptable"),
+        ("mooncake", "m", b"[" * 100_000, "line 1 of .*brackets in brackets, too deep"),
+        ("mooncake", "m", b'{"input_length": ' + b"9" * 5000 + b"}", "line 1 of .*4300 digits"),
+    ],
+    ids=range(29),
+)
+def test_whatever_a_file_holds_is_refused_in_one_line(
+    tmp_path: Path, name: str, file: str, content: bytes, message: str
+) -> None:
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_trace(section(name, path=str(tmp_path / file))).requests()
+    assert len(caught.value.lines()) == 1 and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("path", ["a\0b", "a" * 5000, "~nobody-of-that-name/x", "\udcff", "", "/"])
+def test_a_path_that_cannot_be_opened_is_refused_in_a_few_words(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"trace\.path: expected a file that can be") as caught:
+        read_trace(section("azure", path=path)).requests()
+    assert len(str(caught.value)) < 400 and "\0" not in str(caught.value)
+
+
+def test_a_line_without_an_end_is_not_read_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvpipe.replay.traces.base.LONGEST_LINE", 100)
+    (tmp_path / "m").write_bytes(b"x" * 101)
+    with pytest.raises(ConfigError, match="m .a line of 100 bytes or more"):
+        read_trace(section("mooncake", path=str(tmp_path / "m"))).requests()
+
+
+def test_a_file_that_a_windows_editor_saved_is_read(tmp_path: Path) -> None:
+    rows = AZURE + b"2023-11-16 18:17:03.97,12,5\n"
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + rows.replace(b"\n", b"\r\n"))
+    (request,) = read_trace(section("azure", path=str(tmp_path / "a.csv"))).requests()
+    assert (request.prompt_tokens, request.output_tokens) == (12, 5)
+
+
+@pytest.mark.parametrize(
+    ("option", "changes", "message"),
+    [
+        ("azure", {"arrival_rate_scale": 1e-320}, "arrival_rate_scale: expected at least 1e-06"),
+        ("azure", {"step_seconds": 1e308}, "step_seconds: expected at most 1000000000"),
+        ("azure", {"step_seconds": float("nan")}, "step_seconds: expected"),
+        ("azure", {"prefill_tokens_per_second": 1e-320}, "per_second: expected at least 1e-06"),
+        ("azure", {"max_requests": 2**31}, "max_requests: expected less than"),
+        ("synthetic", {"requests_per_second": 1e-320}, "per_second: expected at least 1e-06"),
+        ("synthetic", {"prompt_tokens": 10**30}, "prompt_tokens: expected less than"),
+        ("synthetic", {"output_tokens": 2**31}, "output_tokens: expected less than"),
+        ("synthetic", {"shared_prefix_tokens": 2**31}, "prefix_tokens: expected less than"),
+        ("synthetic", {"seed": 2**63}, "seed: expected less than"),
+        ("synthetic", {"max_requests": 10**7}, "max_requests: expected at most 1000000"),
+    ],
+)
+def test_options_without_bound_are_refused(
+    option: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_trace(section(option, **changes))
+
+
+def test_the_widest_synthetic_options_make_finite_requests() -> None:
+    widest = {"requests_per_second": 1e-6, "arrival_rate_scale": 1e-6, "spread": 4.0}
+    tokens = {"prompt_tokens": 2**31 - 1, "output_tokens": 2**31 - 1, "shared_prefix_tokens": 1}
+    made = read_trace(section("synthetic", max_requests=20, **widest, **tokens)).requests()
+    assert all(0 < r.prompt_tokens < 2**31 and 0 < r.output_tokens < 2**31 for r in made)
+    assert served(made, plan_of(10)).counts.too_long == 20
+
+
+@pytest.mark.parametrize("wrong", [5, None, [1], "azure_"])
+def test_a_trace_that_is_no_section_is_one_problem(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"trace(\.name)?: expected") as caught:
+        read_trace(wrong)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_pool_whose_tables_this_machine_cannot_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected a pool that can be replayed here, got 3,000,"):
+        served(at_once((1, 1)), plan_of(3_000_000_000))
+
+
+def test_tables_are_made_for_the_requests_of_the_trace_only() -> None:
+    assert served(at_once((10, 5)), plan_of(10), max_num_seqs=2**31 - 1).counts.finished == 1
+
+
 def test_every_shipped_trace_option_is_complete() -> None:
     for path in sorted((CONF_DIR / "trace").glob("*.yaml")):
         if path.stem != "none":
@@ -215,6 +359,20 @@ def test_tokens_are_equal_exactly_as_far_as_prefix_ids_are() -> None:
     result = served(requests, plan_of(1000), prefix_caching=True)
     assert result.counts.hit_tokens == 1024 + 688
     assert result.counts.hit_prefix_blocks == 2 + 1
+
+
+@pytest.mark.parametrize("other", [5 + 2**22, 5 + 2**31, 5 + 2**62])
+def test_ids_that_differ_are_never_taken_for_the_same(other: int) -> None:
+    """Ids may be hashes: they differ in any of 63 bits."""
+    pair = [
+        TraceRequest(
+            arrival_s=i, prompt_tokens=600, output_tokens=2, prefix_ids=(n, n), prefix_block=512
+        )
+        for i, n in enumerate((5, other))
+    ]
+    assert served(pair, plan_of(1000), prefix_caching=True).counts.hit_tokens == 0
+    same = served([pair[1], pair[1]], plan_of(1000), prefix_caching=True)
+    assert same.counts.hit_tokens == 592
 
 
 # --- what a replay counts --------------------------------------------------------------------
@@ -309,6 +467,30 @@ def test_the_text_and_the_plot_show_what_was_counted() -> None:
     areas = [e.get("class") for e in svg.iter("{http://www.w3.org/2000/svg}polygon")]
     assert areas == ["cached", "use"]
     json.dumps(result.to_json())
+
+
+@pytest.mark.parametrize("width", [72, 80, 100])
+def test_the_text_keeps_within_the_width_and_its_labels_in_their_column(width: int) -> None:
+    result = run(
+        section("mooncake_sample", max_requests=40), plan_of(3000, window=512), prefix_caching=True
+    )
+    assert result.ran_dry is not None and result.largest_gap is not None
+    lines = render(result, "an-organisation/" + "a-model " * 12, width).splitlines()
+    assert max(map(len, lines)) <= width
+    labels = [line[:12].strip() for line in lines]
+    assert [label for label in labels if label] == [
+        *("replay", "requests", "together", "blocks", "over time", "pool", "prefix", "ran dry"),
+        "gap",
+    ]
+    assert all(line[12] != " " for line in lines if not line.startswith("over time"))
+
+
+def test_one_is_not_written_as_many() -> None:
+    result = served(at_once((3, 1)), plan_of(2, max_model_len=16), prefix_caching=True)
+    text = " ".join(render(result).split())
+    assert "capacity's closed form: 1 request of" in text and "in 1 step " in text
+    shown = text + render_svg(result)
+    assert re.search(r"(?<![\d,.])1 (requests|tokens|blocks|steps|preemptions)\b", shown) is None
 
 
 def test_points_of_the_plot_keep_the_peak() -> None:

@@ -17,7 +17,8 @@ class OutOfBlocks(RuntimeError):
     def __init__(self, needed: int, free: int, group: int | None = None, detail: str = "") -> None:
         self.needed, self.free, self.group = needed, free, group
         self.short_by = needed - free
+        noun = "block" if needed == 1 else "blocks"
         super().__init__(
-            f"{detail}{needed} blocks needed, {free} free: short by {self.short_by}"
+            f"{detail}{needed} {noun} needed, {free} free: short by {self.short_by}"
             + ("; free or swap out a request, or plan more memory" if detail else "")
         )

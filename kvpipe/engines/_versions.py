@@ -18,7 +18,8 @@ from kvpipe.engines.base import EngineRules
 Version = tuple[int, int, int]
 READ: tuple[Version, ...] = ((0, 17, 0), (0, 33, 0))  # planning was read and checked in these
 NEWEST: Version = READ[-1]
-_PATTERN = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:[.+-]?[a-z].*)?")
+OLDEST: Version = (0, 6, 0)  # oldest release of which anything was seen: a log, an issue
+_PATTERN = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})(?:[.+-]?[a-z].{0,80})?")
 
 
 def parse_version(text: str) -> Version:
@@ -177,7 +178,20 @@ def rules_of(version: str, name: str | None = None) -> EngineRules:
     parsed = min(parse_version(version), (*NEWEST[:2], 10**6))
     chosen = {row.rule: row.value for row in RULES if row.holds(parsed)}
     name = name or f"vllm {version}"
-    return EngineRules(name=name, source=_source(version), version=version, **chosen)
+    return EngineRules(
+        name=name, source=_source(version), version=version, unread=_unread(version), **chosen
+    )
+
+
+def _unread(version: str) -> str:
+    """What to know about a release outside of those that were read; "" for the others."""
+    asked = parse_version(version)
+    if asked[:2] > NEWEST[:2]:
+        return f"newer than any that was read: it is planned as {'.'.join(map(str, NEWEST))}"
+    if asked < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return f"older than any that was read: it is planned as {oldest}, by the oldest rules known"
+    return ""
 
 
 def standing(version: str) -> str:

@@ -31,6 +31,7 @@ class EngineRules:
     name: str
     source: str
     version: str = ""  # the release whose rules these are ("": no engine's release)
+    unread: str = ""  # what a user should know where nobody has read that release ("": it was)
 
     # --- what it accepts ---------------------------------------------------------------------
     # Block sizes a user may set for attention layers on a CUDA device, in tokens; (): any that the

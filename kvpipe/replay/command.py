@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from kvpipe.atomic import write_atomic
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.pipeline import Prepared, _profiling, make_backend, plan_with
-from kvpipe.report._atomic import write_atomic
+from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
+from kvpipe.report._width import terminal_width
 from kvpipe.stages.grouping.base import Plan
 
 
@@ -45,16 +46,15 @@ def run_replay(prepared: Prepared, make_folder: Callable[[], Path], out: TextIO)
         out.write(json.dumps(json.loads(document)) + "\n")
     elif report != "none":
         resolved = prepared.resolved
-        out.write(f"replay      {resolved.model.name} on {resolved.device.name}\n")
-        out.write(render(result) + "\n")
+        heading = f"{resolved.model.name} on {resolved.device.name}"
+        out.write(render(result, heading, terminal_width()) + "\n")
     return 0
 
 
 def plan_of(prepared: Prepared) -> Plan:
     """The stages before memory is owned: what the request's memory becomes."""
-    config, resolved = prepared.config, prepared.resolved
-    backend = make_backend(config, resolved.backend)
-    profile = config.plugins["profiling"].make().run(_profiling(config, resolved), backend)
+    backend = make_backend(prepared.config, prepared.resolved.backend)
+    profile = profile_ranks(prepared, backend)
     return plan_with(prepared, profile.available_kv_bytes, compared=())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvpipe.blocks import BlockManager
-from kvpipe.config import _check as check_section
+from kvpipe.config import check_section, shown
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.registry import Registry
 from kvpipe.replay.ledger import Ledger
@@ -14,26 +14,29 @@ from kvpipe.replay.result import ReplayResult
 from kvpipe.replay.serving import Counts, Serving
 from kvpipe.replay.traces.base import Trace, TraceOptions, TraceRequest
 from kvpipe.replay.traffic import Traffic
+from kvpipe.report._figures import count
 from kvpipe.stages.grouping.base import Plan
 
 TRACES: Registry[type[Trace]] = Registry("trace.name", "kvpipe.replay.traces", "kvpipe.traces")
 
+MOST_BLOCKS = 2**31  # block ids have 32 bits
+
 
 def read_trace(section: Mapping[str, Any]) -> Trace:
     """The trace that a `trace` section asks for, its options checked; ConfigError otherwise."""
-    name = section.get("name", "none")
-    if name == "none":
+    name = section.get("name", "none") if isinstance(section, Mapping) else section
+    if not isinstance(name, str) or name == "none":
         raise ConfigError(
             Problem(
                 "trace",
                 "requests to replay",
-                "none",
+                "none" if name == "none" else shown(name),
                 "choose trace=azure_code_sample, mooncake_sample, synthetic, or azure, mooncake "
                 "or vidur with trace.path=FILE",
             )
         )
-    plugin = TRACES.get(str(name))
-    options, problems = check_section("trace", plugin.Options, section, None)
+    plugin = TRACES.get(name)
+    options, problems = check_section("trace", plugin.Options, section)
     if problems or options is None:
         raise ConfigError(problems)
     return plugin(options)
@@ -66,9 +69,7 @@ def replay(
     prefix_caching: bool = False,
 ) -> ReplayResult:
     """Serve the requests, in order of arrival, with at most max_num_seqs together."""
-    manager = BlockManager.from_plan(
-        plan, max_num_requests=max_num_seqs + 1, prefix_caching=prefix_caching
-    )
+    manager = _manager(plan, min(max_num_seqs, len(requests)), prefix_caching)
     counts = Counts()
     arrivals = _admissible(requests, plan.limits.max_model_len, counts)
     ledger = Ledger(manager, plan.capacity)
@@ -95,6 +96,26 @@ def replay(
         request_len=plan.limits.max_model_len,
         points=tuple(ledger.points),
     )
+
+
+def _manager(plan: Plan, max_num_seqs: int, prefix_caching: bool) -> BlockManager:
+    """ConfigError where the blocks' own tables are too large for this machine."""
+    try:
+        if plan.num_blocks >= MOST_BLOCKS:
+            raise MemoryError
+        # One table more than requests, for the one that is looked at before it is admitted.
+        return BlockManager.from_plan(
+            plan, max_num_requests=max_num_seqs + 1, prefix_caching=prefix_caching
+        )
+    except MemoryError as error:
+        raise ConfigError(
+            Problem(
+                "command",
+                "a pool that can be replayed here",
+                count(plan.num_blocks, "block"),
+                "lower cache.kv_cache_memory_bytes, or raise cache.block_size",
+            )
+        ) from error
 
 
 def _admissible(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvpipe.replay.result import ReplayResult
+from kvpipe.report._figures import count
 
 WIDTH, HEIGHT = 860, 320
 LEFT, RIGHT, TOP, BOTTOM = 80, 20, 44, 44
@@ -70,8 +71,8 @@ def _axes(end: float) -> Iterable[str]:
 
 def _legend(result: ReplayResult) -> Iterable[str]:
     title = (
-        f"{result.trace}: at most {result.max_running} requests together, "
-        f"{result.peak_in_use:,} of {result.usable_blocks:,} blocks"
+        f"{result.trace}: at most {count(result.max_running, 'request')} together, "
+        f"{result.peak_in_use:,} of {count(result.usable_blocks, 'block')}"
     )
     yield f'<text x="{LEFT}" y="18" font-weight="bold">{title}</text>'
     yield f'<rect class="use" x="{LEFT}" y="26" width="10" height="10"/>'

@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kvpipe.replay.result import ReplayResult
+from kvpipe.report._figures import count
+from kvpipe.report._lines import wrap
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 60
+_LABEL = 12  # columns
 
 
-def render(result: ReplayResult) -> str:
-    """Plain text, one fact a line."""
-    lines = [
-        _requests(result),
-        f"together    at most {result.max_running}, {result.mean_running:.1f} on average over "
-        f"{result.busy_s:,.1f} s of work in {result.steps:,} steps (simulated)",
-        _closed_form(result),
-        f"blocks      at most {result.peak_in_use:,} of {result.usable_blocks:,} in use "
+def render(result: ReplayResult, heading: str = "", width: int = 80) -> str:
+    """Plain text: a labelled fact each, on lines of at most `width` columns. heading: what was
+    replayed on what."""
+    lines: list[str] = []
+    for label, fact in _facts(result, heading):
+        if label == "over time":  # spaces are bars of no height: not to be wrapped
+            lines.append(label.ljust(_LABEL) + fact)
+            continue
+        hanging = [line.text for line in wrap(fact, width, "title", indent=" " * _LABEL)]
+        lines += [label.ljust(_LABEL) + hanging[0][_LABEL:], *hanging[1:]]
+    return "\n".join(lines)
+
+
+def _facts(result: ReplayResult, heading: str) -> Iterator[tuple[str, str]]:
+    """(label, fact); a fact without a label belongs to the one before."""
+    if heading:
+        yield "replay", heading
+    yield "requests", _requests(result)
+    yield (
+        "together",
+        f"at most {result.max_running:,}, {result.mean_running:.1f} on average over "
+        f"{result.busy_s:,.1f} s of work in {count(result.steps, 'step')} (simulated)",
+    )
+    if result.requests_steady is not None:
+        held = count(result.requests_steady, "request")
+        yield "", f"capacity's closed form: {held} of {count(result.request_len, 'token')}"
+    yield (
+        "blocks",
+        f"at most {result.peak_in_use:,} of {result.usable_blocks:,} in use "
         f"({_percent(result.peak_in_use, result.usable_blocks)}, "
         f"{_gib(result.peak_in_use * result.bytes_per_block)})",
-        f"over time   {_sparkline(result)}",
-        _pool(result),
-        _hits(result),
-        _dry(result),
-        *_gap(result),
-    ]
-    return "\n".join(line for line in lines if line)
+    )
+    if result.points:
+        yield "over time", _sparkline(result)
+    yield "pool", _pool(result)
+    yield "prefix", _hits(result)
+    yield "ran dry", _dry(result)
+    yield from _gap(result)
 
 
 def _requests(result: ReplayResult) -> str:
@@ -36,39 +62,30 @@ def _requests(result: ReplayResult) -> str:
         parts.append(f"{counts.never_fit:,} too large for the pool")
     if counts.cut_short:
         parts.append(f"{counts.cut_short:,} cut at max_model_len")
-    parts.append(f"{counts.preemptions:,} preemptions")
-    return "requests    " + ", ".join(parts)
-
-
-def _closed_form(result: ReplayResult) -> str:
-    if result.requests_steady is None:
-        return ""
-    return (
-        f"            capacity's closed form: {result.requests_steady:,} requests of "
-        f"{result.request_len:,} tokens"
-    )
+    parts.append(count(counts.preemptions, "preemption"))
+    return ", ".join(parts)
 
 
 def _pool(result: ReplayResult) -> str:
     pool = result.pool
     return (
-        f"pool        {pool.allocated:,} blocks allocated, {pool.shared:,} shared, "
+        f"{count(pool.allocated, 'block')} allocated, {pool.shared:,} shared, "
         f"{pool.evicted:,} evicted, {pool.freed:,} freed"
     )
 
 
 def _hits(result: ReplayResult) -> str:
     if not result.prefix_caching:
-        return "prefix      not cached (cache.enable_prefix_caching, or a group that cannot)"
+        return "not cached (cache.enable_prefix_caching, or a group that cannot)"
     counts = result.counts
     line = (
-        f"prefix      {counts.hit_tokens:,} of {counts.prompt_tokens:,} prompt tokens cached "
+        f"{counts.hit_tokens:,} of {count(counts.prompt_tokens, 'prompt token')} cached "
         f"({100 * result.hit_rate:.1f} %)"
     )
     if (rate := result.prefix_block_hit_rate) is not None:
         line += (
-            f"; {counts.hit_prefix_blocks:,} of the trace's {counts.prefix_blocks:,} prefix blocks "
-            f"({100 * rate:.1f} %)"
+            f"; {counts.hit_prefix_blocks:,} of the trace's "
+            f"{count(counts.prefix_blocks, 'prefix block')} ({100 * rate:.1f} %)"
         )
     return line
 
@@ -76,32 +93,34 @@ def _hits(result: ReplayResult) -> str:
 def _dry(result: ReplayResult) -> str:
     dry = result.ran_dry
     if dry is None:
-        return "ran dry     never"
+        return "never"
     return (
-        f"ran dry     first at token {dry.token:,} ({dry.time_s:,.1f} s), when {dry.running} "
-        f"requests held {dry.held:,} tokens: {dry.reason}"
+        f"first at token {dry.token:,} ({dry.time_s:,.1f} s), when "
+        f"{count(dry.running, 'request')} held {count(dry.held, 'token')}: {dry.reason}"
     )
 
 
-def _gap(result: ReplayResult) -> list[str]:
+def _gap(result: ReplayResult) -> Iterator[tuple[str, str]]:
     gap = result.largest_gap
     if gap is None:
-        return []
+        return
     sign = "more" if gap.blocks >= 0 else "fewer"
-    return [
-        f"gap         at most {abs(gap.blocks):,.0f} blocks {sign} than the closed form: "
+    yield (
+        "gap",
+        f"at most {count(round(abs(gap.blocks)), 'block')} {sign} than the closed form: "
         f"{gap.in_use:,} in use, {gap.linear_blocks:,.0f} computed, at {gap.time_s:,.1f} s with "
-        f"{gap.running} requests",
-        f"            = {gap.in_flight:+,} prefill in flight (a window also keeps what is "
-        f"computed), {-gap.shared:+,} shared prefixes, {-gap.looseness:+,.0f} slack of the line "
-        "(it charges every request a whole window and a full last block)",
-    ]
+        f"{count(gap.running, 'request')}",
+    )
+    yield (
+        "",
+        f"= {gap.in_flight:+,} prefill in flight (a window also keeps what is computed), "
+        f"{-gap.shared:+,} shared prefixes, {-gap.looseness:+,.0f} slack of the line (it charges "
+        "every request a whole window and a full last block)",
+    )
 
 
 def _sparkline(result: ReplayResult) -> str:
     """Blocks in use, as a share of the pool: the most in each of _WIDTH equal spans of time."""
-    if not result.points:
-        return ""
     end = max(point.time_s for point in result.points) or 1.0
     most = [0] * _WIDTH
     for point in result.points:

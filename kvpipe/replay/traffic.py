@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from kvpipe.replay.traces.base import TraceRequest
 
-# Ids of made-up tokens: a prompt's are (prefix id, place in its block); those of output, and of
-# prompts without content, are one request's alone.
+# Ids of made-up tokens. Below 2**31: a prompt's, each a third of the 63 bits of its block's prefix
+# id in turn, so that different ids differ within three tokens. From there on: one request's alone.
 _OWN_TOKENS = 2**31
 
 
@@ -37,8 +37,8 @@ class Traffic:
         if not request.prefix_ids:
             return np.full(self.done, own, np.int64)
         ids = np.repeat(np.array(request.prefix_ids, np.int64), request.prefix_block)[:prompt]
-        at = np.arange(len(ids)) % request.prefix_block
-        named = (ids * request.prefix_block + at) % _OWN_TOKENS
+        third = np.arange(len(ids)) % request.prefix_block % 3
+        named = (ids >> (31 * third)) % _OWN_TOKENS
         return np.concatenate((named, np.full(self.done - len(named), own, np.int64)))
 
 

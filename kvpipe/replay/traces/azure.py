@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
-from kvpipe.replay.traces.base import FileTrace, TraceRequest
+from kvpipe.replay.traces.base import FileTrace, TraceRequest, whole
 
 
 class AzureTrace(FileTrace):
@@ -22,8 +22,8 @@ class AzureTrace(FileTrace):
         arrival = datetime.fromisoformat(seconds + "+00:00").timestamp()
         return TraceRequest(
             arrival_s=arrival + float(f"0.{fraction or 0}"),
-            prompt_tokens=int(prompt),
-            output_tokens=int(output),
+            prompt_tokens=whole(prompt),
+            output_tokens=whole(output),
         )
 
 

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import gzip
+import re
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TextIO
+from typing import Annotated, Any, BinaryIO, ClassVar, Literal
 
 from pydantic import Field
 
-from kvpipe.config import Section
+from kvpipe.config import Count, Section, shown
 from kvpipe.errors import ConfigError, Problem
 
 SAMPLES = Path(__file__).parents[1] / "samples"
-Positive = Annotated[float, Field(gt=0)]
+# Seconds, or a count a second. The bounds keep every quotient and sum of them finite.
+Rate = Annotated[float, Field(ge=1e-6, le=1e9)]
+
+MOST_TOKENS = 2**31  # of a prompt or an answer: beyond any model, so the file is wrong
+LATEST_S = 1e12  # seconds, 30,000 years
+LONGEST_LINE = 2**26  # bytes
+# What reading a file that somebody else wrote can raise, whatever is in it.
+UNREADABLE = (OSError, EOFError, UnicodeError, ValueError, RuntimeError, zlib.error)
+# ... and what a line of it can. RecursionError (deep brackets) is a RuntimeError.
+NO_REQUEST = (ValueError, KeyError, IndexError, TypeError, OverflowError, RuntimeError)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +53,11 @@ class TraceOptions(Section):
     """
 
     name: str
-    max_requests: Annotated[int, Field(ge=1)] | None
+    max_requests: Count | None
     arrivals: Literal["trace", "at_once"]
-    arrival_rate_scale: Positive
-    step_seconds: Positive
-    prefill_tokens_per_second: Positive
+    arrival_rate_scale: Rate
+    step_seconds: Rate
+    prefill_tokens_per_second: Rate
 
 
 class FileOptions(TraceOptions):
@@ -84,7 +96,7 @@ class FileTrace(Trace):
     def path(self) -> Path:
         assert isinstance(self.options, FileOptions)
         if self.options.path != "sample":
-            return Path(self.options.path).expanduser()
+            return Path(self.options.path)
         if self.sample is None:
             raise ConfigError(
                 Problem("trace.path", f"a file in {self.format_name} format", "'sample'")
@@ -92,66 +104,98 @@ class FileTrace(Trace):
         return SAMPLES / self.sample
 
     def requests(self) -> list[TraceRequest]:
+        path, most = self.path, self.options.max_requests
         found: list[TraceRequest] = []
-        with opened(self.path) as file:
-            if self.header is not None:
-                self._check_header(file.readline())
-            for number, line in enumerate(file, 2 if self.header else 1):
-                if len(found) == self.options.max_requests:
-                    break
-                if line.strip():
-                    found.append(self._parse(line, number))
+        for number, line in lines(path):
+            if len(found) == most:
+                break
+            if number == 1 and self.header is not None:
+                self._check_header(line)
+            elif line.strip():
+                found.append(self._parse(line, number, path))
         if not found:
-            raise ConfigError(Problem("trace.path", "at least one request", f"none in {self.path}"))
+            got = f"none in {named(path)}"
+            raise ConfigError(Problem("trace.path", "at least one request", got))
         found.sort(key=lambda request: request.arrival_s)
         start = found[0].arrival_s
-        return [shifted(request, start) for request in found]
+        return [replace(request, arrival_s=request.arrival_s - start) for request in found]
 
     def _check_header(self, line: str) -> None:
         if line.strip() != self.header:
-            raise ConfigError(
-                Problem("trace.path", f"a file that starts '{self.header}'", repr(line.strip()))
-            )
+            got = shown(line.strip())
+            raise ConfigError(Problem("trace.path", f"a file that starts '{self.header}'", got))
 
-    def _parse(self, line: str, number: int) -> TraceRequest:
+    def _parse(self, line: str, number: int, path: Path) -> TraceRequest:
         try:
-            request = self.parse(line)
-            if request.prompt_tokens < 0 or request.output_tokens < 0:
-                raise ValueError("a length below 0")
-            return request
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+            return checked(self.parse(line))
+        except NO_REQUEST as error:
             raise ConfigError(
                 Problem(
                     "trace.path",
-                    f"a request in {self.format_name} format on line {number} of {self.path}",
-                    f"{line.strip()[:60]!r} ({error})",
+                    f"a request in {self.format_name} format on line {number} of {named(path)}",
+                    f"{line.strip()[:60]!r} ({reason(error)})",
                 )
             ) from error
 
 
-def shifted(request: TraceRequest, start: float) -> TraceRequest:
-    """The request, arriving `start` seconds earlier."""
-    return TraceRequest(
-        arrival_s=request.arrival_s - start,
-        prompt_tokens=request.prompt_tokens,
-        output_tokens=request.output_tokens,
-        prefix_ids=request.prefix_ids,
-        prefix_block=request.prefix_block,
-    )
+def checked(request: TraceRequest) -> TraceRequest:
+    """The request, its numbers within what can be replayed; ValueError otherwise."""
+    for tokens in (request.prompt_tokens, request.output_tokens):
+        if tokens < 0:
+            raise ValueError("a length below 0")
+        if tokens >= MOST_TOKENS:
+            raise ValueError(f"a length of {MOST_TOKENS:,} tokens or more")
+    if not isfinite(request.arrival_s) or not 0 <= request.arrival_s <= LATEST_S:
+        raise ValueError(f"a time that is not 0 to {LATEST_S:g} seconds")
+    return request
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
-    """A text file, unpacked if its name ends in .gz."""
+def whole(value: Any) -> int:
+    """A count as a file writes it, a number or digits; ValueError or TypeError otherwise."""
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{shown(value)} is not a whole number")
+    return value
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a UTF-8 text file, unpacked if its name ends in .gz. ConfigError naming the
+    file, and the line from which on it is none."""
+    number = 0
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path, "rt", encoding="utf-8") as unpacked:
-                yield unpacked
-        else:
-            with path.open(encoding="utf-8") as plain:
-                yield plain
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            Problem("trace.path", "a file that can be read", f"{path} ({reason})")
-        ) from error
+        path = path.expanduser()
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for number, raw in enumerate(_raw_lines(file), 1):  # noqa: B007
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UNREADABLE as error:
+        # A UnicodeError is of the line that was read; any other, of the one that would be next.
+        at = number + (not isinstance(error, UnicodeError))
+        where = f", line {at}" if number else ""
+        got = f"{named(path)}{where} ({reason(error)})"
+        raise ConfigError(Problem("trace.path", "a file that can be read", got)) from error
+
+
+def _raw_lines(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+    while line := file.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise ValueError(f"a line of {LONGEST_LINE:,} bytes or more")
+        yield line
+
+
+def named(path: Path) -> str:
+    """A path in a message: as it is where it can be printed, else quoted; long ones are cut."""
+    text = str(path)
+    return text if text.isprintable() and len(text) <= 200 else shown(text)
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, on one line."""
+    if isinstance(error, UnicodeError):
+        return "not UTF-8 text"
+    if isinstance(error, KeyError):
+        return f"no {error}"
+    if isinstance(error, RecursionError):
+        return "brackets in brackets, too deep"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(text.split())[:160]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import ClassVar
 
-from kvpipe.replay.traces.base import FileTrace, TraceRequest
+from kvpipe.replay.traces.base import FileTrace, TraceRequest, whole
 from kvpipe.specs.base import cdiv
 
 PREFIX_BLOCK = 512  # tokens
@@ -20,13 +20,15 @@ class MooncakeTrace(FileTrace):
 
     def parse(self, line: str) -> TraceRequest:
         row = json.loads(line)
-        prompt, ids = int(row["input_length"]), tuple(map(int, row["hash_ids"]))
+        prompt, ids = whole(row["input_length"]), tuple(map(whole, row["hash_ids"]))
         if len(ids) != cdiv(prompt, PREFIX_BLOCK):
             raise ValueError(f"{len(ids)} hash_ids for {prompt} tokens")
+        if not all(0 <= prefix < 2**63 for prefix in ids):
+            raise ValueError("a hash_id below 0, or of more than 63 bits")
         return TraceRequest(
             arrival_s=row["timestamp"] / 1000,
             prompt_tokens=prompt,
-            output_tokens=int(row["output_length"]),
+            output_tokens=whole(row["output_length"]),
             prefix_ids=ids,
             prefix_block=PREFIX_BLOCK,
         )

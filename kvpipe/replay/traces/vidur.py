@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kvpipe.replay.traces.base import FileTrace, TraceRequest
+from kvpipe.replay.traces.base import FileTrace, TraceRequest, whole
 
 
 class VidurTrace(FileTrace):
@@ -16,7 +16,7 @@ class VidurTrace(FileTrace):
 
     def parse(self, line: str) -> TraceRequest:
         prompt, output = line.split(",")[:2]
-        return TraceRequest(arrival_s=0.0, prompt_tokens=int(prompt), output_tokens=int(output))
+        return TraceRequest(arrival_s=0.0, prompt_tokens=whole(prompt), output_tokens=whole(output))
 
 
 PLUGIN = VidurTrace

@@ -16,8 +16,6 @@ from kvpipe.errors import DoesNotFit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping._pool import Pool
 
-MEMORY_KNOB = "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
@@ -25,7 +23,7 @@ class Admission:
 
     pool: Pool
     memory: int
-    knob: str = MEMORY_KNOB
+    knob: str = ""
 
     @property
     def rules(self) -> EngineRules:
@@ -123,12 +121,11 @@ def _too_small(
     """What one request needs, what is there, the longest that fits, and what helps."""
     have = max(0, rank.usable)
     fitting = have // (rank.pool.bytes_per_block or 1)
-    tokens = "1 token" if limits.max_model_len == 1 else f"{limits.max_model_len:,} tokens"
     where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
     needs = (
-        f"scheduler.max_model_len: one request of {tokens} needs {rank.blocks(limits):,} blocks "
-        f"({size(rank.required_bytes(limits))}){where}, {fitting:,} fit "
-        f"({size(have)})."
+        f"scheduler.max_model_len: one request of {count(limits.max_model_len, 'token')} needs "
+        f"{count(rank.blocks(limits), 'block')} ({size(rank.required_bytes(limits))}){where}, "
+        f"{fitting:,} {'fits' if fitting == 1 else 'fit'} ({size(have)})."
     )
     return DoesNotFit(
         f"{needs} {_advice(rank, limits, ranks, longest)}",
@@ -170,3 +167,8 @@ def size(num_bytes: int) -> str:
         if num_bytes >= factor:
             return f"{num_bytes / factor:,.1f} {unit}"
     return f"{num_bytes:,} bytes"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 block`, `511 blocks`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

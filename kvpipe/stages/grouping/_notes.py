@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvpipe.notes import Note
-from kvpipe.stages.grouping._admission import size, smaller_batch
+from kvpipe.stages.grouping._admission import count, size, smaller_batch
 from kvpipe.stages.grouping._ranks import RankedPlans
 from kvpipe.stages.grouping.base import Capacity, GroupingRequest
 
 
 def notes(request: GroupingRequest, made: RankedPlans, capacity: Capacity | None) -> Iterator[Note]:
+    yield from _release(request)
     yield from _stranded(made)
     yield from _batch_beside_windows(request, made)
     if capacity is not None:
         yield from _unschedulable(request, capacity)
         yield from _too_many_requests(request, capacity)
+
+
+def _release(request: GroupingRequest) -> Iterator[Note]:
+    rules = request.rules
+    if rules.unread:
+        text = f"vLLM {rules.version} is {rules.unread}"
+        yield Note(text=text, knob="engine.version", is_warning=True)
 
 
 def _stranded(made: RankedPlans) -> Iterator[Note]:
@@ -43,8 +51,8 @@ def _unschedulable(request: GroupingRequest, capacity: Capacity) -> Iterator[Not
     longest = capacity.longest_request
     if longest < capacity.request_len:
         yield Note(
-            text=f"engine={request.rules.name} starts, but a request beyond {longest:,} tokens can "
-            "never be scheduled",
+            text=f"engine={request.rules.name} starts, but a request beyond "
+            f"{count(longest, 'token')} can never be scheduled",
             knob=f"scheduler.max_model_len={max(1, longest)}",
             is_warning=True,
         )
@@ -53,8 +61,8 @@ def _unschedulable(request: GroupingRequest, capacity: Capacity) -> Iterator[Not
 def _too_many_requests(request: GroupingRequest, capacity: Capacity) -> Iterator[Note]:
     if request.max_num_seqs and capacity.requests_at_peak < request.max_num_seqs:
         held = capacity.requests_at_peak
-        noun = "request" if held == 1 else "requests"
+        whose = "its" if held == 1 else "their"
         yield Note(
-            text=f"scheduler.max_num_seqs={request.max_num_seqs}, but memory holds {held:,} {noun} "
-            f"of {capacity.request_len:,} tokens at their peak"
+            text=f"scheduler.max_num_seqs={request.max_num_seqs}, but memory holds "
+            f"{count(held, 'request')} of {count(capacity.request_len, 'token')} at {whose} peak"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, DoesNotFit, Problem, SpecError
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.grouping._admission import MEMORY_KNOB, Admission, admit, size
+from kvpipe.stages.grouping._admission import Admission, admit, count, size
 from kvpipe.stages.grouping._groups import Grouping, group_layers
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping._pool import Pool, check_pool, on_rank
@@ -103,7 +103,7 @@ def _admissions(
     request: GroupingRequest, pools: Sequence[Pool], rules: EngineRules
 ) -> tuple[Admission, ...]:
     by_count = request.num_gpu_blocks_override is not None and rules.override != "count"
-    knob = "cache.num_gpu_blocks_override" if by_count else MEMORY_KNOB
+    knob = "cache.num_gpu_blocks_override" if by_count else request.memory_knob
     return tuple(
         Admission(pool=pool, memory=_memory(pool, given, request), knob=knob)
         for pool, given in zip(pools, request.memory, strict=True)
@@ -117,9 +117,10 @@ def _memory(pool: Pool, given: int, request: GroupingRequest) -> int:
         return given
     asked = override * width
     if pool.rules.override == "checked_count" and asked > given:
+        need = "needs" if override == 1 else "need"
         raise DoesNotFit(
-            f"cache.num_gpu_blocks_override: {override:,} blocks need {size(asked)}, "
-            f"{given // width:,} fit ({size(given)}). Lower it, or raise {MEMORY_KNOB}",
+            f"cache.num_gpu_blocks_override: {count(override, 'block')} {need} {size(asked)}, "
+            f"{given // width:,} fit ({size(given)}). Lower it, or raise {request.memory_knob}",
             needed_bytes=(asked,),
             available_bytes=(given,),
         )
