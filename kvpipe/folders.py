@@ -7,8 +7,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from kvpipe.atomic import write_atomic
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.report._atomic import write_atomic
 
 
 def new_folder(wanted: Path) -> Path:
