@@ -28,13 +28,13 @@ from report_runs import (
     sliding,
 )
 
+from kvpipe.atomic import write_atomic
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem
 from kvpipe.notes import Note
 from kvpipe.planning import plan
 from kvpipe.plugins import REGISTRIES, SPECS
 from kvpipe.report._accounts import CAUSES, KV_CAUSES, split_bytes
 from kvpipe.report._advice import advice
-from kvpipe.report._atomic import write_atomic
 from kvpipe.report._document import plan_document
 from kvpipe.report._engine_lines import difference
 from kvpipe.report._figures import count, percent, size
