@@ -29,6 +29,9 @@ def run(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> Resu
     (every problem) or DoesNotFit otherwise. The Result owns its memory until it is dropped.
     """
     from kvpipe.pipeline import execute
+
+    if isinstance(overrides, str):
+        raise TypeError("overrides is a list of settings, such as ['model=llama'], not one string")
     from kvpipe.requests import prepared_request
 
     return execute(prepared_request(overrides, config_dir=config_dir).prepared)

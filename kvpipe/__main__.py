@@ -44,6 +44,10 @@ def run(arguments: Sequence[str]) -> int:
         return _dispatch(list(arguments))
     except KvpipeError as error:
         complain(error.lines())
+        if {"report=json", "report.name=json"} & set(arguments):
+            from kvpipe.report.json_ import dumps, failure_document
+
+            sys.stdout.write(dumps(failure_document(error)))
         return error.exit_code
     except (OSError, KeyboardInterrupt):
         raise

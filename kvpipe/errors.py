@@ -99,6 +99,7 @@ class SpecError(ValueError):
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """`did you mean 'x'? ` (or nothing) and the valid names, for an unknown name."""
     known = sorted(choices)
-    close = get_close_matches(name, known, n=1)
+    begins = [choice for choice in known if name and choice.startswith(name)]
+    close = begins[:1] or get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     return f"{hint}valid: {', '.join(known)}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # needed for logs alone
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """status: fits | does_not_fit | config_error | failed. lines: to stderr. fields: to a table."""
+    """status: fits | does_not_fit | wrong_request | failed. lines: to stderr."""
 
     status: str
     exit_code: int
@@ -44,6 +44,7 @@ class Outcome:
             "status": self.status,
             "exit_code": self.exit_code,
             "error": "; ".join(self.lines),
+            "errors": list(self.lines),
             **(self.fields or {}),
         }
 
@@ -103,7 +104,7 @@ def failure(error: Exception) -> Outcome:
     if isinstance(error, DoesNotFit):
         return Outcome(status="does_not_fit", exit_code=1, lines=tuple(error.lines()))
     if isinstance(error, ConfigError):
-        return Outcome(status="config_error", exit_code=2, lines=tuple(error.lines()))
+        return Outcome(status="wrong_request", exit_code=2, lines=tuple(error.lines()))
     if isinstance(error, KvpipeError):
         return Outcome(status="failed", exit_code=3, lines=tuple(error.lines()))
     where = traceback.extract_tb(error.__traceback__)[-1]

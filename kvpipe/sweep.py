@@ -199,12 +199,31 @@ def finish(folder: Path, jobs: Sequence[Sequence[str]]) -> int:
     wants_json = any(o.startswith("report=json") for job in jobs for o in job)
     if wants_json:
         for row in rows:
-            print(json.dumps(row))
+            print(_json_line(folder, row))
     else:
         sys.stdout.write(sweep_table(rows))
         print(f"  files: {folder}/")
         print("    sweep.csv, and of each job <job>/plan.json, memory_map.svg, result.json")
     return max((int(row["exit_code"]) for row in rows), default=0)
+
+
+def _json_line(folder: Path, row: dict[str, Any]) -> str:
+    """The job's plan.json, or the short document of a job that has none, on one line."""
+    from kvpipe.report._document import SCHEMA, SCHEMA_VERSION
+
+    number = str(row["job"])
+    try:
+        document = json.loads((folder / number / "plan.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        document = {
+            "status": row["status"],
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "job": number,
+            "exit_code": row["exit_code"],
+            "errors": row.get("errors", [row["error"]]),
+        }
+    return json.dumps(document)
 
 
 def _row(folder: Path, number: int, overrides: Sequence[str]) -> dict[str, Any]:

@@ -230,3 +230,13 @@ def test_an_error_never_lands_on_stdout(tmp_path):
     command = f"{sys.executable} -m kvpipe cache=nope 2>&-"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_json_is_one_document_whatever_the_outcome(capsys):
+    assert run(["report=json", "cache.block_size=abc"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["status"] == "wrong_request"
+    assert document["problems"][0]["key"] == "cache.block_size"
+    assert run(["report=json", "backend=meta", "scheduler.max_model_len=131072"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["status"] == "does_not_fit" and document["longest_len"] == 8176

@@ -50,7 +50,7 @@ def test_joblib_gives_the_same_table(capsys, folder, tmp_path_factory, monkeypat
 def test_a_job_with_a_wrong_value_is_its_status_and_the_others_run(capsys, folder):
     assert run(["-m", "cache.block_size=16,abc,32", "backend=meta"]) == 2
     table = rows(folder)
-    assert [row["status"] for row in table] == ["fits", "config_error", "fits"]
+    assert [row["status"] for row in table] == ["fits", "wrong_request", "fits"]
     assert "got 'abc'" in table[1]["error"]
 
 
@@ -87,8 +87,12 @@ def test_an_unknown_name_in_any_job_stops_the_sweep_before_it_writes(wrong, caps
 def test_json_is_one_line_a_job(capsys):
     assert run([*FOUR, "report=json"]) == 0
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [document["job"] for document in documents] == [0, 1, 2, 3]
-    assert all(document["fits"] for document in documents)
+    assert [document["job"] for document in documents] == ["0", "1", "2", "3"]
+    assert [d["plan"]["max_model_len"] for d in documents] == [8176, 8160, 131072, 131072]
+    assert run(["-m", "cache.block_size=16,abc", "backend=meta", "report=json"]) == 2
+    good, bad = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (good["status"], bad["status"], bad["exit_code"]) == ("fits", "wrong_request", 2)
+    assert bad["schema"] == good["schema"] and "got 'abc'" in bad["errors"][0]
 
 
 def test_a_job_that_was_killed_is_lost_not_forgotten(folder):

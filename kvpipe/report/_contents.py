@@ -15,7 +15,7 @@ from kvpipe.report._lines import Line, Section
 from kvpipe.report.base import ReportInput
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.grouping.base import Capacity, Plan
-from kvpipe.stages.profiling.base import MemoryItem, RankMemory
+from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
 
 
 def contents(report: ReportInput) -> list[Section]:
@@ -23,8 +23,8 @@ def contents(report: ReportInput) -> list[Section]:
     sections = [_verdict(report)]
     if plan.capacity is not None:
         sections += [
-            _capacity(plan, plan.capacity, report.accounts),
-            printed_section(plan, plan.capacity),
+            _capacity(plan, plan.capacity, report.accounts, report.profile),
+            printed_section(plan, plan.capacity, how_exact(plan, report.profile)),
         ]
         sections += [_groups(plan, plan.capacity)]
     if report.log is not None:
@@ -69,7 +69,9 @@ def _fits(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Line:
     return Line(f"IT FITS: {what}", "good")
 
 
-def _capacity(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Section:
+def _capacity(
+    plan: Plan, cap: Capacity, accounts: Sequence[RankAccount], profile: MemoryProfile
+) -> Section:
     one, null = plan.ranks[0].config.bytes_per_block, plan.num_blocks - cap.usable_blocks
     peak, steady = (
         sum(demand.peak_blocks for demand in cap.demands),
@@ -92,12 +94,23 @@ def _capacity(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Sec
         "each decodes",
     ]
     return Section(
-        title="Capacity (exact)",
+        title=f"Capacity ({how_exact(plan, profile)})",
         headers=(f"of {cap.request_len:,} tokens each", "at the peak", "steady state"),
         align="lrr",
         rows=rows,
         paragraphs=[Line(words) for words in paragraphs],
     )
+
+
+def how_exact(plan: Plan, profile: MemoryProfile) -> str:
+    """Computed exactly, but from bytes that may be an estimate."""
+    kv = min((rank.available_kv for rank in profile.ranks), key=lambda item: item.num_bytes)
+    if kv.how in ("exact", "set", "measured"):
+        return "exact"
+    held = size(plan.ranks[0].config.size_bytes)
+    if kv.low_bytes is None or kv.high_bytes is None:
+        return f"exact for {held} of cache, which are {kv.how}"
+    return f"exact for {held} of cache, {kv.how}: {size(kv.low_bytes)} to {size(kv.high_bytes)}"
 
 
 def _overhead(split: Mapping[str, int]) -> str:
@@ -132,7 +145,7 @@ def _groups(plan: Plan, cap: Capacity) -> Section:
         else:
             rows.append([str(index), *row])
     return Section(
-        title=f"Groups (exact; blocks of one request of {cap.request_len:,} tokens)",
+        title=f"Groups (blocks of one request of {cap.request_len:,} tokens)",
         headers=("group", "kind", "layers", "block", "page", "peak", "steady"),
         align="llrrrrr",
         rows=rows,
@@ -253,6 +266,8 @@ def _proof(proof: VerifyReport) -> Line:
         f"{'gather' if proof.tokens else 'pack'} and by flat offsets{injected}: "
         f"{proof.mismatches:,} mismatches, digest {digests}"
     )
+    if proof.inject != "none" and proof.mismatches:
+        return Line(f"{words}. The injected fault shows, as it must", "good")
     return Line(words, "bad" if proof.mismatches else "good")
 
 

@@ -9,7 +9,7 @@ from kvpipe.report._lines import Line, Section
 from kvpipe.stages.grouping.base import Capacity, EngineCapacity, Plan
 
 
-def printed_section(plan: Plan, cap: Capacity) -> Section:
+def printed_section(plan: Plan, cap: Capacity, how: str) -> Section:
     """An engine whose line is the true one at the peak, as kvpipe's own is, is not repeated."""
     rows = [
         _true_row("holds, steady state", cap, sum(d.steady_blocks for d in cap.demands)),
@@ -18,7 +18,7 @@ def printed_section(plan: Plan, cap: Capacity) -> Section:
     printed = {_printed_row(line): line for line in plan.printed}
     others = {row: line for row, line in printed.items() if row[1:] != rows[1][1:]}
     return Section(
-        title="What it holds, and what engines would print for it (exact)",
+        title=f"What it holds, and what engines would print for it ({how})",
         headers=("", "tokens", f"requests of {cap.request_len:,}"),
         align="lrr",
         rows=[*rows, *others],
@@ -32,7 +32,8 @@ def _true_row(label: str, cap: Capacity, blocks: int) -> tuple[str, str, str]:
     if not blocks:
         return label, "any", "any"
     tokens = cap.usable_blocks * cap.request_len // blocks
-    return label, f"{tokens:,}", f"{cap.usable_blocks / blocks:,.2f}"
+    # Cut off, not rounded: 1.996 requests are not two.
+    return label, f"{tokens:,}", f"{cap.usable_blocks * 100 // blocks / 100:,.2f}"
 
 
 def _printed_row(line: EngineCapacity) -> tuple[str, str, str]:

@@ -78,7 +78,7 @@ def _row(row: Sequence[str], widths: Sequence[int], align: str) -> Iterator[str]
     ]
     start = INDENT + "".join(cell + GAP for cell in cells)
     if align[-1] == "r":
-        yield start + last.rjust(widths[-1])
+        yield (start + last.rjust(widths[-1])).rstrip()
         return
     parts = textwrap.wrap(last, widths[-1], break_on_hyphens=False) or [""]
     yield (start + parts[0]).rstrip()
