@@ -617,3 +617,18 @@ def test_without_huggingface_hub_a_repository_says_what_to_install(
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ConfigError, match="not installed; pip install huggingface_hub"):
         read_place(repo="org/name")
+
+
+def test_a_stretched_context_is_stretched_once(tmp_path: Path) -> None:
+    """Gemma 3 files count the stretched length; transformers 5 writes rope_parameters."""
+
+    def context(name: str, **changes: object) -> int:
+        return read(tmp_path, {**published(name), **changes}).context_length
+
+    linear = {"rope_type": "linear", "factor": 8.0}
+    length = {"max_position_embeddings": 131072}
+    assert context("google/gemma-3-1b-pt", rope_scaling=linear, **length) == 131072
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    short = {"max_position_embeddings": 32768}
+    for key in ("rope_scaling", "rope_parameters"):
+        assert context("Qwen/Qwen3-8B", **{key: yarn}, **short) == 131072

@@ -125,7 +125,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
     return ModelGeometry(
         name=file.name,
         file_dtype=file.dtype or "float32",
-        context_length=config.context_length,
+        context_length=family.context_length(config),
         num_layers=family.num_layers(config),
         caches=tuple(family.caches(config)),
         hidden_size=config.hidden_size,

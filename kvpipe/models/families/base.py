@@ -85,6 +85,8 @@ class Config(Values):
     def context_length(self) -> int:
         """Tokens. Scaled rope stretches it, unless the file counts the stretched length already."""
         length, rope = self.count("max_position_embeddings"), self.section("rope_scaling")
+        if rope.ratio("factor") is None:  # transformers 5 writes the same under another key
+            rope = self.section("rope_parameters")
         factor, kind = rope.ratio("factor"), rope.word("rope_type", rope.word("type"))
         if kind not in STRETCHED or factor is None:
             return length
@@ -127,7 +129,7 @@ class Family:
     """How to read one model_type. caches: what every layer stores. weights: every parameter.
 
     defaults: what the class supplies for keys that files leave out. num_layers: of the part that
-    generates. encoder_tokens: encoder output tokens a request attends to. ssm_dtype: of the
+    generates. context_length: tokens, scaled rope included. encoder_tokens: encoder output tokens a request attends to. ssm_dtype: of the
     recurrent state, where the family fixes it.
     """
 
@@ -136,6 +138,7 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     num_layers: Callable[[Config], int] = lambda config: config.num_layers
+    context_length: Callable[[Config], int] = lambda config: config.context_length
     encoder_tokens: Callable[[Config], int] = lambda config: 0
     ssm_dtype: str | None = None
 

@@ -147,6 +147,12 @@ GEMMA3N = GEMMA2 | {
     "laurel_rank": 64,
 }
 
+
+def stretched_already(config: Config) -> int:
+    """Tokens: Gemma 3 files count what rope scaling stretched; scaling it again would give 8x."""
+    return config.count("max_position_embeddings")
+
+
 FAMILIES = {
     "gemma": Family(
         caches=full_caches, weights=partial(decoder, block=llama_block), defaults=GEMMA
@@ -160,6 +166,12 @@ FAMILIES = {
         caches=partial(patterned_caches, pattern=6),
         weights=partial(decoder, block=partial(gemma_block, qk_norm=True)),
         defaults=GEMMA3,
+        context_length=stretched_already,
     ),
-    "gemma3n_text": Family(caches=gemma3n_caches, weights=gemma3n_weights, defaults=GEMMA3N),
+    "gemma3n_text": Family(
+        caches=gemma3n_caches,
+        weights=gemma3n_weights,
+        defaults=GEMMA3N,
+        context_length=stretched_already,
+    ),
 }
