@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from errno import EFBIG
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,10 @@ def _parsed(text: str | Path, origin: str) -> Any:
         raise _unparsed(origin, "JSON in UTF-8", str(error)) from error
     except RecursionError as error:
         raise _unparsed(origin, "JSON", "too many levels of nesting") from error
-    except (OSError, ValueError) as error:  # ValueError: an integer of thousands of digits
-        raise _unparsed(origin, "JSON that can be read", reason(error)) from error
+    except ValueError as error:  # Python reads no integer of more digits than 4,300
+        raise _unparsed(origin, "JSON", "a number of thousands of digits") from error
+    except OSError as error:
+        raise _unparsed(origin, "a file that can be read", reason(error)) from error
     return raw
 
 
@@ -120,7 +123,7 @@ def _read(file: Path) -> str:
     with file.open("rb") as stream:
         content = stream.read(_LONGEST_FILE + 1)
     if len(content) > _LONGEST_FILE:
-        raise ValueError(f"more than {_LONGEST_FILE // 2**20} MiB")
+        raise OSError(EFBIG, f"more than {_LONGEST_FILE // 2**20} MiB")
     return content.decode("utf-8")
 
 

@@ -7,7 +7,6 @@ inside it is again `Values`, whose problems name the whole path (`rope_scaling.f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, TypeGuard
 
 from kvpipe.errors import ConfigError, Problem
@@ -86,7 +85,7 @@ class Values:
         if value is None:
             return None
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not isfinite(value) or not 0 < value <= LARGEST_RATIO:
+        if not is_number or not 0 < value <= LARGEST_RATIO:  # no comparison of nan holds
             raise self.wrong(key, f"a number above 0 and at most {LARGEST_RATIO:,}", value)
         return float(value)
 

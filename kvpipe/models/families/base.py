@@ -129,8 +129,8 @@ class Family:
     """How to read one model_type. caches: what every layer stores. weights: every parameter.
 
     defaults: what the class supplies for keys that files leave out. num_layers: of the part that
-    generates. context_length: tokens, scaled rope included. encoder_tokens: encoder output tokens a request attends to. ssm_dtype: of the
-    recurrent state, where the family fixes it.
+    generates. context_length: tokens, scaled rope included. encoder_tokens: encoder output tokens a
+    request attends to. ssm_dtype: of the recurrent state, where the family fixes it.
     """
 
     caches: Callable[[Config], list[CacheGeometry]]
