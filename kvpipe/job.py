@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from kvpipe.advice import advise
+from kvpipe.atomic import write_atomic
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, Result, execute
 from kvpipe.report._accounts import replicas_of, split_bytes
-from kvpipe.report._atomic import write_atomic
 from kvpipe.report._document import plan_document
 from kvpipe.report._memory_map import memory_map
 from kvpipe.report._summary import summary

@@ -191,7 +191,7 @@ class SweepTable(Callback):
 
 def finish(folder: Path, jobs: Sequence[Sequence[str]]) -> int:
     """Print the table (or one JSON line a job), write sweep.csv; the largest exit code."""
-    from kvpipe.report._atomic import write_atomic
+    from kvpipe.atomic import write_atomic
     from kvpipe.report._summary import sweep_csv, sweep_table
 
     rows = [_row(folder, number, job) for number, job in enumerate(jobs)]

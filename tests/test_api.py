@@ -38,8 +38,14 @@ def test_plan_needs_no_hydra_and_no_torch():
     assert plan.num_blocks == 512 and plan.capacity.usable_blocks == 511
     with pytest.raises(DoesNotFit):
         kvpipe.plan(LAYERS, LIMITS, 2**20)
-    code = "import sys, kvpipe; kvpipe.plan; sys.exit(bool({'torch', 'hydra', 'numpy'} & set(sys.modules)))"
+    heavy = "{'torch', 'hydra', 'numpy'}"
+    code = f"import sys, kvpipe; kvpipe.plan; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_one_string_is_not_a_list_of_settings():
+    with pytest.raises(TypeError, match="not one string"):
+        kvpipe.run("model=llama")
 
 
 def test_an_unknown_attribute_is_an_attribute_error():

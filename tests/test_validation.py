@@ -223,7 +223,7 @@ def test_a_gpu_without_a_memory_must_be_here():
 # --- the reference's own block sizes ---
 @pytest.mark.parametrize("name", ["plan_vllm017", "plan_vllm033"])
 def test_blocks_next_to_states_are_those_of_the_reference(golden, name):
-    """Block sizes are an input of the reference's planner, made before it by the rule under test."""
+    """Block sizes are an input of the reference's planner: the rule under test made them."""
     checked = 0
     for case in golden(name):
         ranks = case["input"].get("workers") or [case["input"].get("layers", [])]
