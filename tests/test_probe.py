@@ -18,10 +18,19 @@ from kvpipe.models.families import families
 from kvpipe.models.hf import PLUGIN, read_geometry
 
 CERTAIN = sorted(name for name, entry in models().items() if entry["certain"])
-ON_EACH_COMMIT = ["microsoft/Phi-4-mini-instruct", "openai/whisper-tiny"]  # others: full tier
-MODELS = [
-    pytest.param(name, marks=() if name in ON_EACH_COMMIT else pytest.mark.full) for name in CERTAIN
-]
+# The quickest of each kind of cache; the others are of the full tier.
+ON_EACH_COMMIT = {
+    "full": "meta-llama/Llama-3.2-1B",
+    "sliding": "microsoft/Phi-3-mini-4k-instruct",
+    "chunked": "meta-llama/Llama-4-Scout-17B-16E (text)",
+    "shared": "google/gemma-3n-E4B (text)",
+    "latent": "deepseek-ai/DeepSeek-V2-Lite",
+    "state": "state-spaces/mamba-130m-hf",
+    "hybrid": "ai21labs/Jamba-v0.1",
+    "cross": "openai/whisper-tiny",
+}
+QUICK = set(ON_EACH_COMMIT.values())
+MODELS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in CERTAIN]
 
 
 def file_of(name: str) -> ConfigFile:
@@ -45,6 +54,10 @@ def words(layers: tuple[ProbedLayer, ...]) -> dict[int, set[str]]:
 def recorded_cache(groups: list[dict[str, Any]]) -> dict[int, set[str]]:
     stored = [group for group in groups if group["kind"] != "none"]
     return recorded_layers({"engine_specs": stored})
+
+
+def test_eight_models_of_different_kinds_are_probed_on_each_commit() -> None:
+    assert set(CERTAIN) >= QUICK and len(QUICK) == 8
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -151,12 +151,13 @@ def falcon_block(config: Config, layer: int) -> list[Weight]:
     grouped = config.having(num_key_value_heads=falcon_kv_heads(config))
     new, bias = config.flag("new_decoder_architecture"), config.flag("bias")
     side_by_side = config.flag("parallel_attn", True)
-    default = 2 if new or not side_by_side else 1
+    number = config.choice("num_ln_in_parallel_attn", (1, 2))
+    number = number or (2 if new or not side_by_side else 1)
     width = config.count("ffn_hidden_size", 4 * config.hidden_size)
     return [
         *attention(grouped, layer, bias=bias),
         *mlp(config, layer, width, gated=False, bias=bias),
-        *norms(config, layer, config.count("num_ln_in_parallel_attn", default), bias=True),
+        *norms(config, layer, number, bias=True),
     ]
 
 

@@ -7,7 +7,7 @@ What such families share, and those that need no more: Bamba, Granite 4, Falcon-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, Weight, unreadable
@@ -21,6 +21,10 @@ ATTENTION = {"attention", FULL}
 STATE = {"mamba", "linear_attention", "mamba2", "conv"}
 BOTH = {"hybrid", "hybrid_mamba"}
 NOTHING = {"mlp", "moe"}
+
+
+# Every layer asks what all layers are; a Config is never changed, so that one answer will do.
+once_a_file = lru_cache(maxsize=8)
 
 
 def kinds(config: Config, derived: Sequence[str] | None = None) -> list[str]:
@@ -90,9 +94,11 @@ def mixer2(
 
 
 # --- Bamba -----------------------------------------------------------------------------------
+@once_a_file
 def bamba_kinds(config: Config) -> list[str]:
     attending = set(config.numbers("attn_layer_indices") or ())
-    return ["attention" if i in attending else "mamba" for i in range(config.num_layers)]
+    derived = ["attention" if i in attending else "mamba" for i in range(config.num_layers)]
+    return kinds(config, derived)
 
 
 def bamba_caches(config: Config) -> list[CacheGeometry]:
@@ -100,7 +106,7 @@ def bamba_caches(config: Config) -> list[CacheGeometry]:
 
 
 def bamba_block(config: Config, layer: int) -> list[Weight]:
-    attending = attends(kinds(config, bamba_kinds(config))[layer])
+    attending = attends(bamba_kinds(config)[layer])
     own = attention(config, layer, bias=config.flag("attention_bias"))
     return [
         *(own if attending else mixer2(config, layer)),
@@ -119,8 +125,13 @@ def granite_experts(config: Config, layer: int) -> list[Weight]:
     ]
 
 
+@once_a_file
+def granite_kinds(config: Config) -> list[str]:
+    return kinds(config, ["mamba"] * config.num_layers)
+
+
 def granite_block(config: Config, layer: int) -> list[Weight]:
-    attending = attends(kinds(config, ["mamba"] * config.num_layers)[layer])
+    attending = attends(granite_kinds(config)[layer])
     own = attention(config, layer, bias=config.flag("attention_bias"))
     return [
         *(own if attending else mixer2(config, layer)),
@@ -130,7 +141,7 @@ def granite_block(config: Config, layer: int) -> list[Weight]:
 
 
 def granite_caches(config: Config) -> list[CacheGeometry]:
-    return mamba2_hybrid_caches(config, ["mamba"] * config.num_layers)
+    return mamba2_hybrid_caches(config, granite_kinds(config))
 
 
 # --- Falcon-H1: attention and state side by side in every layer ----------------------------------

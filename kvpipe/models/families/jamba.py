@@ -12,11 +12,13 @@ from kvpipe.models.families.hybrid import (
     COMMON,
     attends,
     kinds,
+    once_a_file,
 )
 from kvpipe.models.families.states import mamba1_mixer, time_steps
 from kvpipe.models.families.weights import attention, decoder, mlp, norm, norms
 
 
+@once_a_file
 def jamba_kinds(config: Config) -> list[str]:
     period, offset = config.count("attn_layer_period"), config.number("attn_layer_offset")
     derived = ["attention" if i % period == offset else "mamba" for i in range(config.num_layers)]

@@ -11,10 +11,12 @@ from kvpipe.models.families.caches import FULL, attention_cache, state_cache
 from kvpipe.models.families.hybrid import (
     attends,
     kinds,
+    once_a_file,
 )
 from kvpipe.models.families.weights import attention, decoder, linear, mlp, norms, vector
 
 
+@once_a_file
 def lfm2_kinds(config: Config) -> list[str]:
     full = config.numbers("full_attn_idxs")
     layers = range(config.num_layers)

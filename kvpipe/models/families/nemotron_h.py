@@ -11,6 +11,7 @@ from kvpipe.models.families.hybrid import (
     kinds,
     mamba2_shapes,
     mixer2,
+    once_a_file,
 )
 from kvpipe.models.families.weights import attention, decoder, mlp, norms, router
 
@@ -19,6 +20,7 @@ DEFAULT_KINDS = ("linear_attention", "moe", FULL, "mlp")
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
+@once_a_file
 def nemotron_kinds(config: Config) -> list[str]:
     pattern = config.word("hybrid_override_pattern")
     if not pattern:

@@ -11,6 +11,7 @@ from kvpipe.models.families.experts import is_sparse, routed, shared_expert
 from kvpipe.models.families.hybrid import (
     attends,
     kinds,
+    once_a_file,
 )
 from kvpipe.models.families.weights import decoder, linear, mlp, norm, norms, qkv, vector
 
@@ -22,6 +23,7 @@ def delta_net_sizes(config: Config) -> tuple[int, int, int, int]:
     return 2 * keys, heads * size, heads, size
 
 
+@once_a_file
 def qwen3_next_kinds(config: Config) -> list[str]:
     every = config.count("full_attention_interval")
     derived = [

@@ -9,12 +9,14 @@ from kvpipe.models.families.hybrid import (
     kinds,
     mamba2_hybrid_caches,
     mixer2,
+    once_a_file,
 )
 from kvpipe.models.families.weights import decoder, linear, mlp, norms, qkv, vector
 
 
+@once_a_file
 def zamba2_kinds(config: Config) -> list[str]:
-    hybrid = config.numbers("hybrid_layer_ids") or [6, 12, 18, 24, 30, 36, 42, 47, 51]
+    hybrid = set(config.numbers("hybrid_layer_ids") or (6, 12, 18, 24, 30, 36, 42, 47, 51))
     return kinds(config, ["hybrid" if i in hybrid else "mamba" for i in range(config.num_layers)])
 
 
