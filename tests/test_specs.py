@@ -293,7 +293,7 @@ def test_a_page_is_the_product_of_its_geometry(spec: KVCacheSpec, expected: int)
     assert sum(a.num_bytes(spec.block_size) for a in spec.page_arrays()) == expected
     padded = spec.with_padded_page(expected + 64)
     assert (padded.page_size_bytes, padded.real_page_size_bytes) == (expected + 64, expected)
-    with pytest.raises(SpecError, match=f"must hold the real page of {expected:,} bytes"):
+    with pytest.raises(SpecError, match=f"at least the real {expected:,} bytes"):
         spec.with_padded_page(expected - 1)
 
 

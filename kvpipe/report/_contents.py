@@ -36,8 +36,20 @@ def contents(report: ReportInput) -> list[Section]:
     sections += _notes(report)
     sections.append(_end(report))
     if report.serve:
-        sections.append(Section(title="To serve this plan", verbatim=[Line(report.serve)]))
+        sections.append(Section(title="To serve this plan", verbatim=_shell_lines(report.serve)))
     return sections
+
+
+def _shell_lines(command: str, width: int = 78) -> list[Line]:
+    """A command over several lines that a shell reads as one: flags stay beside their values."""
+    words = command.replace(" --", "\n--").split("\n")
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) > width:
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}"
+    return [Line(f"{line} \\") for line in lines[:-1]] + [Line(lines[-1])]
 
 
 def _verdict(report: ReportInput) -> Section:

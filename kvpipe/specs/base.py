@@ -126,7 +126,7 @@ class KVCacheSpec(ABC):
             raise SpecError(f"block_size must be at least 1 token, got {self.block_size}")
         if self.page_size_padded is not None and self.page_size_padded < self.real_page_size_bytes:
             raise SpecError(
-                f"a padded page must hold the real page of {self.real_page_size_bytes:,} bytes, "
+                f"a padded page of at least the real {self.real_page_size_bytes:,} bytes, "
                 f"got {self.page_size_padded:,} bytes"
             )
 

@@ -92,11 +92,12 @@ class _Resolution:
         )
 
     def attempt(self, step: Callable[[], T]) -> T | None:
-        """The step's answer, or None with its problems kept."""
+        """The step's answer, or None with its problems kept; what two checks find is said once."""
         try:
             return step()
         except ConfigError as error:
-            self.problems += error.problems
+            known = {(problem.key, problem.got) for problem in self.problems}
+            self.problems += [p for p in error.problems if (p.key, p.got) not in known]
             return None
 
     # --- parallel, lengths, what-if ---------------------------------------------------------------
