@@ -109,10 +109,10 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
             overrides.append(word)
         elif position == 0 and word in COMMANDS:
             overrides.append(f"command={word}")
-        elif ("/" in word or word.endswith(".json") or Path(word).is_dir()) and not models:
+        elif ("/" in word or word.endswith(".json") or os.path.isdir(word)) and not models:
             models += 1
             is_file = word.endswith(".json") or word.startswith(("/", ".", "~"))
-            key = "path" if is_file or Path(word).exists() else "repo"
+            key = "path" if is_file or os.path.exists(word) else "repo"
             overrides += ["model=hf", f"model.{key}={_quoted(word)}"]
         else:
             raise ConfigError(

@@ -288,7 +288,7 @@ def test_layers_are_counted_before_transformers_builds_them(tmp_path: Path) -> N
     assert "at most 10,000, got 1000000" in refused(tmp_path, probe=True)
 
 
-# --- headers of safetensors files -----------------------------------------------------------
+# --- headers of safetensors files ---
 @pytest.mark.parametrize(
     ("header", "said"),
     [

@@ -134,7 +134,14 @@ class _Resolution:
         """Every rank runs the same number of attention heads, whatever happens to KV heads."""
         tp, heads = self.parallel().tp, model.num_attention_heads
         if heads and heads % tp:
-            legal = [n for n in range(1, heads + 1) if heads % n == 0]
+            kv_heads = {
+                c.fields["num_kv_heads"] for c in model.caches if "num_kv_heads" in c.fields
+            }
+            legal = [
+                n
+                for n in range(1, heads + 1)
+                if heads % n == 0 and all(kv % n == 0 or n % kv == 0 for kv in kv_heads)
+            ]
             raise ConfigError(
                 Problem(
                     "parallel.tensor_parallel_size",
