@@ -47,7 +47,7 @@ def test_an_installed_package_adds_a_stage_a_backend_a_layout_a_spec_and_their_y
 
 def test_a_misspelt_option_of_theirs_is_found_like_one_of_ours(site, tmp_path):
     done = kvpipe(site, tmp_path, "grouping=kvx_reserve", "grouping.reserve_percnt=75")
-    assert done.returncode == 2 and done.stdout == ""
+    assert done.returncode == 2 and json.loads(done.stdout)["status"] == "wrong_request"
     assert "did you mean 'grouping.reserve_percent'?" in done.stderr
     done = kvpipe(site, tmp_path, "grouping=kvx_reserve", "grouping.reserve_percent=100")
     assert done.returncode == 2
