@@ -19,12 +19,13 @@ from pydantic import BaseModel, ConfigDict
 
 from kvpipe.atomic import write_atomic
 from kvpipe.confdir import CONF_DIR, shipped_option
-from kvpipe.config import Count, Tokens, check_section
+from kvpipe.config import Count, Tokens
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
 from kvpipe.report._figures import count, size
 from kvpipe.report._lines import Line, Section, lay_out
 from kvpipe.report._width import terminal_width
+from kvpipe.schema import check_section
 from kvpipe.stages.grouping.base import Capacity, Plan
 
 TENSOR_PARALLEL = (1, 2, 4, 8, 16)

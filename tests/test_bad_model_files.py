@@ -11,12 +11,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from kvpipe.config import check_section
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._hub import Unreachable
 from kvpipe.models.base import MAX_LAYERS, ModelGeometry
 from kvpipe.models.hf import PLUGIN
 from kvpipe.models.preset import PLUGIN as PRESET
+from kvpipe.schema import check_section
 from kvpipe.specs._attention import legal_tp_sizes
 from kvpipe.specs.base import SpecContext
 from kvpipe.stages.validation._layers import build_layers

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kvpipe.config import shown
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.schema import shown
 from kvpipe.stages.profiling._log_figures import GIB, EngineLog, Figure, number, whole_number
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")

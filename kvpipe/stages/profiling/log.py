@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.config import shown
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.schema import shown
 from kvpipe.stages.profiling._log_figures import GIB, EngineLog, Figure
 from kvpipe.stages.profiling._log_lines import read_log
 from kvpipe.stages.profiling.base import (
