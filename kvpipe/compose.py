@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -265,6 +264,8 @@ def _wrong_key(override: str, base: DictConfig, groups: set[str], error: Excepti
 
 def _nearest(key: str, known: Sequence[str], groups: set[str]) -> str:
     """The key that was meant: a sibling in the same section, else any key, else the sections."""
+    from difflib import get_close_matches  # only when something went wrong
+
     section, _, last = key.rpartition(".")
     if section in groups and (owners := _options_with(section, last)):
         return f"{last} belongs to {' and '.join(f'{section}={name}' for name in owners)}"

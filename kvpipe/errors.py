@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 LONGEST_GOT = 200  # characters of a wrong value that are repeated
 
@@ -98,6 +97,8 @@ class SpecError(ValueError):
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """`did you mean 'x'? ` (or nothing) and the valid names, for an unknown name."""
+    from difflib import get_close_matches  # only when something went wrong
+
     known = sorted(choices)
     begins = [choice for choice in known if name and choice.startswith(name)]
     close = begins[:1] or get_close_matches(name, known, n=1)
