@@ -6,6 +6,7 @@ fit, 2 the request is wrong (nothing was written), 3 we failed.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ COMMANDS = ("run", "replay", "find")  # as kvpipe.config has them; pydantic is n
 
 def main() -> None:
     """The console script."""
+    # Composing makes many small objects and few cycles: looking for cycles less often saves a tenth
+    # of the start.
+    gc.set_threshold(50_000)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
