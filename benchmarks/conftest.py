@@ -47,3 +47,8 @@ def command_cpu_s() -> Callable[[Sequence[str], str], float]:
         return user + after.children_system - before.children_system
 
     return measure
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process: a timing beside another test is none."""
+    return 0

@@ -452,7 +452,7 @@ def test_the_installed_library_is_asked_at_its_own_endpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not a stand-in: its constants are a module that it does not load by itself."""
-    hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub")
+    pytest.importorskip("huggingface_hub", reason="needs huggingface_hub")
     asked = list[str]()
 
     def silent(endpoint: str) -> None:
@@ -460,7 +460,8 @@ def test_the_installed_library_is_asked_at_its_own_endpoint(
         raise Unreachable("could not reach hub.example: Name or service not known")
 
     monkeypatch.setattr("kvpipe.models._hub._answers", silent)
-    monkeypatch.setattr(hub.constants, "ENDPOINT", "https://hub.example")
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.example")
     with pytest.raises(ConfigError, match="got could not reach hub.example: Name or service"):
         PLUGIN(
             PLUGIN.Options(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -247,17 +247,20 @@ def run(examples: int, steps: int) -> None:
     )
 
 
-def test_values_survive_any_short_sequence() -> None:
-    run(int(os.environ.get("KVPIPE_MACHINE_EXAMPLES", "60")), 40)
+def run_for(seconds: float) -> None:
+    """Fresh sequences until the time is over."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        run(60, 40)
+
+
+def test_values_survive_twenty_seconds_of_sequences() -> None:
+    run_for(20)
 
 
 @pytest.mark.full
 def test_values_survive_five_minutes_of_sequences() -> None:
-    import time
-
-    until = time.monotonic() + float(os.environ.get("KVPIPE_MACHINE_SECONDS", "300"))
-    while time.monotonic() < until:
-        run(100, 60)
+    run_for(300)
 
 
 @pytest.mark.nightly

@@ -15,8 +15,8 @@ def printed_section(plan: Plan, cap: Capacity, how: str) -> Section:
         _true_row("holds, steady state", cap, sum(d.steady_blocks for d in cap.demands)),
         _true_row("holds, at the peak", cap, sum(d.peak_blocks for d in cap.demands)),
     ]
-    printed = {_printed_row(line): line for line in plan.printed}
-    others = {row: line for row, line in printed.items() if row[1:] != rows[1][1:]}
+    lines = [line for line in plan.printed if not _is_true(line, cap)]
+    others = {_printed_row(line): line for line in lines}
     return Section(
         title=f"What it holds, and what engines would print for it ({how})",
         headers=("", "tokens", f"requests of {cap.request_len:,}"),
@@ -25,6 +25,17 @@ def printed_section(plan: Plan, cap: Capacity, how: str) -> Section:
         paragraphs=[
             Line(f"{line.engine}: {difference(line, plan, cap)}") for line in others.values()
         ],
+    )
+
+
+def _is_true(line: EngineCapacity, cap: Capacity) -> bool:
+    """The line of an engine that prints what the plan holds at the peak."""
+    blocks = sum(demand.peak_blocks for demand in cap.demands)
+    if not blocks or line.num_tokens is None or line.max_concurrency is None:
+        return False
+    tokens = cap.usable_blocks * cap.request_len // blocks
+    return (
+        line.num_tokens == tokens and abs(line.max_concurrency - cap.usable_blocks / blocks) < 1e-9
     )
 
 
