@@ -25,6 +25,7 @@ from kvpipe.report._summary import summary
 from kvpipe.report.base import Headline, ReportInput
 from kvpipe.serve import line_of
 from kvpipe.stages.binding.base import VerifyReport
+from kvpipe.stages.grouping.base import Plan
 
 if TYPE_CHECKING:  # needed for logs alone
     from kvpipe.reproduce import LogComparison
@@ -75,7 +76,24 @@ def run_job(
         report_plugin.render(report, stream)
     if wrong := _unproven(report.verify):
         return write_outcome(folder, Outcome(status="failed", exit_code=3, lines=(wrong,)))
-    return write_outcome(folder, Outcome(status="fits", exit_code=0, fields=summary(document)))
+    fields = summary(document)
+    if nothing := _holds_nothing(result.plan):
+        return write_outcome(
+            folder, Outcome(status="does_not_fit", exit_code=1, lines=(nothing,), fields=fields)
+        )
+    return write_outcome(folder, Outcome(status="fits", exit_code=0, fields=fields))
+
+
+def _holds_nothing(plan: Plan) -> str:
+    """An engine whose admission looks away starts; a plan that can run no request does not fit."""
+    capacity = plan.capacity
+    if capacity is None or capacity.requests_at_peak:
+        return ""
+    return (
+        f"scheduler.max_model_len: engine={plan.engine} starts, but not one request of "
+        f"{capacity.request_len:,} tokens can run. Lower it to {capacity.longest_request:,}, or "
+        "give the cache more memory"
+    )
 
 
 def _unproven(proof: VerifyReport) -> str:

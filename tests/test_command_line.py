@@ -240,3 +240,16 @@ def test_json_is_one_document_whatever_the_outcome(capsys):
     assert run(["report=json", "backend=meta", "scheduler.max_model_len=131072"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["status"] == "does_not_fit" and document["longest_len"] == 8176
+
+
+def test_a_server_that_starts_and_can_run_no_request_does_not_fit(capsys):
+    """vLLM 0.17 admits by its first group alone: Jamba's states, which are small."""
+    asked = ["model=jamba", "engine=vllm_0_17", "scheduler.max_model_len=262144", "backend=meta"]
+    asked += ["cache.kv_cache_memory_bytes=60MiB", "report=json"]
+    assert run(asked) == 1
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["status"] == "does_not_fit" and document["capacity"]["requests_at_peak"] == 0
+    assert "engine=vllm_0_17 starts, but not one request of 262,144 tokens can run" in err
+    longest = document["capacity"]["longest_request"]
+    assert run([*asked, f"scheduler.max_model_len={longest}"]) == 0

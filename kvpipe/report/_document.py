@@ -24,7 +24,7 @@ SCHEMA_VERSION = 1
 def plan_document(report: ReportInput) -> dict[str, Any]:
     """The whole document. All sizes are bytes, all lengths tokens; no value is NaN or infinite."""
     return {
-        "status": "fits",
+        "status": "does_not_fit" if _runs_nothing(report.plan) else "fits",
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "job": report.job,
@@ -46,6 +46,11 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "address_map": plain(report.address_map),
         "seconds": dict(report.timings),
     }
+
+
+def _runs_nothing(plan: Plan) -> bool:
+    """The engine starts, yet not one request of the planned length can run."""
+    return plan.capacity is not None and plan.capacity.requests_at_peak == 0
 
 
 def plain(value: Any) -> Any:
