@@ -181,7 +181,7 @@ def _windows(result: Result, cap: Capacity) -> Iterator[Note]:
         yield Note(
             text=f"with the hybrid manager off, a request of {cap.request_len:,} tokens would hold "
             f"{size(other.steady_bytes)} in steady state instead of {size(cap.steady_bytes)}",
-            knob="cache.disable_hybrid_kv_cache_manager",
+            knob="leave cache.disable_hybrid_kv_cache_manager=false",
         )
 
 
