@@ -5,6 +5,8 @@ The reasons are read off the numbers themselves, so that an engine from a plugin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvpipe.report._lines import Line, Section
 from kvpipe.stages.grouping.base import Capacity, EngineCapacity, Plan
 
@@ -22,10 +24,16 @@ def printed_section(plan: Plan, cap: Capacity, how: str) -> Section:
         headers=("", "tokens", f"requests of {cap.request_len:,}"),
         align="lrr",
         rows=[*rows, *others],
-        paragraphs=[
-            Line(f"{line.engine}: {difference(line, plan, cap)}") for line in others.values()
-        ],
+        paragraphs=_why(others.values(), plan, cap),
     )
+
+
+def _why(lines: Iterable[EngineCapacity], plan: Plan, cap: Capacity) -> list[Line]:
+    """One sentence a difference; engines that differ alike share it."""
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        alike.setdefault(difference(line, plan, cap), []).append(line.engine)
+    return [Line(f"{', '.join(engines)}: {words}") for words, engines in alike.items()]
 
 
 def _is_true(line: EngineCapacity, cap: Capacity) -> bool:
