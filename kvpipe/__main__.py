@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from kvpipe.commands import COMMANDS
 from kvpipe.errors import ConfigError, KvpipeError, Problem
-
-COMMANDS = ("run", "replay", "find")  # as kvpipe.config has them; pydantic is not needed here
 
 
 def main() -> None:
@@ -114,9 +113,10 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
         elif position == 0 and word in COMMANDS:
             overrides.append(f"command={word}")
         elif ("/" in word or word.endswith(".json") or os.path.isdir(word)) and not models:
+            from kvpipe.models._config_file import is_path
+
             models += 1
-            is_file = word.endswith(".json") or word.startswith(("/", ".", "~"))
-            key = "path" if is_file or os.path.exists(word) else "repo"
+            key = "path" if is_path(word) else "repo"
             overrides += ["model=hf", f"model.{key}={_quoted(word)}"]
         else:
             raise ConfigError(

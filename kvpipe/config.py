@@ -1,8 +1,8 @@
 """RunConfig: the whole request, closed and frozen. It holds no defaults: conf/ is complete.
 
 Sections whose shape depends on a plugin (the five stages, backend, layout, model, report) are
-checked against that plugin's own `Options`, in the same pass. `read_config` collects every problem
-and raises once. Lengths are in tokens, sizes in bytes ("30GiB" is accepted).
+checked against that plugin's own `Options`, in the same pass. `collect` finds every problem;
+the pipeline raises once. Lengths are in tokens, sizes in bytes ("30GiB" is accepted).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from kvpipe.commands import COMMANDS
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.plugins import REGISTRIES, SECTIONS
 from kvpipe.schema import check_section
@@ -43,8 +44,6 @@ def _size(value: Any) -> Any:
         raise ValueError('bytes, or a size such as "30GiB"')
     return size
 
-
-COMMANDS = ("run", "replay", "find")
 
 Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
@@ -162,18 +161,6 @@ class RunConfig:
     example: Mapping[str, Any]
     trace: Mapping[str, Any]  # checked by `kvpipe replay`, which alone reads it
     want: Mapping[str, Any]  # checked by `kvpipe find`, likewise
-
-
-def read_config(raw: Mapping[str, Any], fallback: Mapping[str, Any] | None = None) -> RunConfig:
-    """The checked request; ConfigError with every problem of shape and type.
-
-    fallback: a valid request of the same choices. With it, sections that are wrong are replaced by
-    the fallback's, so that the caller can look for further problems: see `problems_of`.
-    """
-    config, problems = collect(raw, fallback)
-    if problems or config is None:
-        raise ConfigError(problems)
-    return config
 
 
 def collect(

@@ -38,6 +38,7 @@ class KvpipeError(Exception):
     """Base of every error meant for a user; printed one line a problem, without a traceback."""
 
     exit_code = 3
+    status = "failed"  # what result.json and the JSON report call it
 
     def lines(self) -> list[str]:
         return str(self).splitlines() or [type(self).__name__]
@@ -47,6 +48,7 @@ class ConfigError(KvpipeError):
     """The request is wrong. Carries every problem that was found, not the first one."""
 
     exit_code = 2
+    status = "wrong_request"
 
     def __init__(
         self, problems: Iterable[Problem] | Problem, reference_type: str = "", stage: str = ""
@@ -69,6 +71,7 @@ class DoesNotFit(KvpipeError):
     """
 
     exit_code = 1
+    status = "does_not_fit"
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from kvpipe.advice import advise
 from kvpipe.atomic import write_atomic
-from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
+from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, Result, execute
 from kvpipe.report._accounts import replicas_of, split_bytes
@@ -109,22 +109,15 @@ def _unproven(proof: VerifyReport) -> str:
 
 def run_beside(prepared: Prepared) -> Outcome:
     """A process that is not the first of several: the same stages; no report and no files."""
-    result = execute(prepared)
-    mismatches = sum(bound.verify.mismatches for bound in result.bound)
-    if mismatches and result.bound[0].verify.inject == "none":
-        lines = (f"binding.verify: {mismatches:,} values read back were not those written",)
-        return Outcome(status="failed", exit_code=3, lines=lines)
+    if wrong := _unproven(_proof([bound.verify for bound in execute(prepared).bound])):
+        return Outcome(status="failed", exit_code=3, lines=(wrong,))
     return Outcome(status="fits", exit_code=0)
 
 
 def failure(error: Exception) -> Outcome:
     """What an exception means for the job's status and exit code."""
-    if isinstance(error, DoesNotFit):
-        return Outcome(status="does_not_fit", exit_code=1, lines=tuple(error.lines()))
-    if isinstance(error, ConfigError):
-        return Outcome(status="wrong_request", exit_code=2, lines=tuple(error.lines()))
     if isinstance(error, KvpipeError):
-        return Outcome(status="failed", exit_code=3, lines=tuple(error.lines()))
+        return Outcome(status=error.status, exit_code=error.exit_code, lines=tuple(error.lines()))
     where = traceback.extract_tb(error.__traceback__)[-1]
     line = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
     return Outcome(status="failed", exit_code=3, lines=(" ".join(line.split()),))

@@ -209,20 +209,14 @@ def finish(folder: Path, jobs: Sequence[Sequence[str]]) -> int:
 
 def _json_line(folder: Path, row: dict[str, Any]) -> str:
     """The job's plan.json, or the short document of a job that has none, on one line."""
-    from kvpipe.report._document import SCHEMA, SCHEMA_VERSION
+    from kvpipe.report.json_ import short_document
 
     number = str(row["job"])
     try:
         document = json.loads((folder / number / "plan.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        document = {
-            "status": row["status"],
-            "schema": SCHEMA,
-            "schema_version": SCHEMA_VERSION,
-            "job": number,
-            "exit_code": row["exit_code"],
-            "errors": row.get("errors", [row["error"]]),
-        }
+        errors = row.get("errors", [row["error"]])
+        document = short_document(row["status"], row["exit_code"], errors, number)
     return json.dumps(document)
 
 

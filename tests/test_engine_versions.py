@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 
 import pytest
 
-from kvpipe.config import read_config
 from kvpipe.engines._versions import DISTINCT, NEWEST, OLDEST, RULES, parse_version, rules_of
 from kvpipe.engines.base import EngineRules
 from kvpipe.engines.vllm import PLUGIN
@@ -111,5 +110,5 @@ def test_engine_vllm_with_a_version_picks_its_rules() -> None:
 
 def test_a_preset_makes_itself() -> None:
     request = prepared_request(["engine=vllm_0_17"]).prepared
-    assert read_config(request.raw).plugins["engine"].make() is VLLM_0_17
+    assert request.config.plugins["engine"].make() is VLLM_0_17
     assert PLUGIN(PLUGIN.Options(name="vllm", version="0.17.0")).printed == VLLM_0_17.printed

@@ -27,17 +27,23 @@ class JsonReport(Report):
         _write(failure_document(error, job), job, stream)
 
 
-def failure_document(error: KvpipeError, job: str | None = None) -> dict[str, Any]:
-    """What can be said without a plan. `status`: does_not_fit | wrong_request | failed."""
-    status = {1: "does_not_fit", 2: "wrong_request"}.get(error.exit_code, "failed")
-    document: dict[str, Any] = {
+def short_document(
+    status: str, exit_code: int, errors: list[str], job: str | None
+) -> dict[str, Any]:
+    """What every run without a plan.json says; `lost`: a job of a sweep that left nothing."""
+    return {
         "status": status,
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "job": job,
-        "exit_code": error.exit_code,
-        "errors": error.lines(),
+        "exit_code": exit_code,
+        "errors": errors,
     }
+
+
+def failure_document(error: KvpipeError, job: str | None = None) -> dict[str, Any]:
+    """What can be said without a plan. `status`: does_not_fit | wrong_request | failed."""
+    document = short_document(error.status, error.exit_code, error.lines(), job)
     if isinstance(error, DoesNotFit):
         document["needed_bytes"] = list(error.needed_bytes)
         document["available_bytes"] = list(error.available_bytes)
