@@ -136,7 +136,7 @@ def run_hydra(args: Namespace, parser: ArgumentParser) -> int:
             line = " ".join(str(error).split())
             raise ConfigError(Problem("overrides", "settings that compose", line)) from error
         except SystemExit as end:  # --help and the like end the process in Hydra's own front end
-            return int(end.code or 0)
+            return 2 if end.code else 0  # what Hydra refuses here is a wrong request
     return 0
 
 
