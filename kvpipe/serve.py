@@ -23,7 +23,9 @@ def line_of(result: Result) -> str:
     keeps_states = config.cache.mamba_cache_mode != "none" and _has_states(resolved)
     if keeps_states and not has_flag("--mamba-cache-mode", parse_version(version)):
         return ""
-    return serve_line(resolved.model.name, _settings(config, resolved, plan), version)
+    # A model read from a path is served from it: its name alone would be looked for on the Hub.
+    model = getattr(config.plugins["model"].options, "path", None) or resolved.model.name
+    return serve_line(model, _settings(config, resolved, plan), version)
 
 
 def _is_what_if(config: RunConfig) -> bool:
