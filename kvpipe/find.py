@@ -301,6 +301,10 @@ def _section(search: Search, findings: list[Finding]) -> Section:
         align="ll",
         rows=[(finding.question, finding.answer or "none") for finding in findings],
         paragraphs=[
+            Line(
+                "memory: profiling=estimate, or cache.kv_cache_memory_bytes where it is set",
+                "faint",
+            ),
             *(Line(finding.setting) for finding in findings if finding.setting),
             *(Line(f"{f.question}: {f.limit}", "faint") for f in findings if f.limit),
         ],
