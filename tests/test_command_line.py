@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.__main__ import run, words_to_overrides
 from kvpipe.errors import ConfigError
+from kvpipe.front.main import run
+from kvpipe.front.words import words_to_overrides
 
 
 def _nobody_listens(*_: object, **__: object) -> None:
@@ -157,7 +158,7 @@ def test_two_runs_of_the_same_second_do_not_share_a_folder(tmp_path):
 
 def test_planning_imports_no_heavy_package(tmp_path):
     code = (
-        "import sys; from kvpipe.__main__ import run; "
+        "import sys; from kvpipe.front.main import run; "
         "assert run(['backend=meta', 'report=json']) == 0; "
         "heavy = {'torch', 'numpy', 'pandas', 'cupy', 'transformers', 'matplotlib'}; "
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.__main__ import run
+from kvpipe.front.main import run
 from kvpipe.front.sweep import row_of_job
 
 FOUR = ["-m", "cache=full,sliding", "cache.block_size=16,32", "backend=meta"]
