@@ -67,7 +67,6 @@ def test_the_largest_exit_code_is_returned(folder):
         ["cache=full,sliding", "+cache.blocksize=3"],
         ["model=llama,nobody"],
         ["grouping=hybrid,other"],
-        ["find", "cache=full,sliding"],
         ["cache.block_size=[1,"],
         ["cache.block_size=interval(1,2)"],
         ["cache=glob(zz*)"],
