@@ -42,8 +42,8 @@ class Wrong(FullAttentionSpec):
     ("answer", "got"),
     [
         (range(3), "range range\\(0, 3\\)"),
-        ([range(3)], "list \\[range"),
-        ((range(0, 4, 2),), "range\\(0, 4, 2\\) in"),
+        ([range(3)], "list \\[range\\(0, 3\\)\\]"),
+        ((range(0, 4, 2),), "range\\(0, 4, 2\\) in \\(range\\(0, 4, 2\\),\\)"),
         ((0, 1), "0 in \\(0, 1\\)"),
         ((range(2), range(2, 3)), "\\(range\\(0, 2\\), range\\(2, 3\\)\\)"),
         ((range(4, 5), range(2)), "\\(range\\(4, 5\\), range\\(0, 2\\)\\)"),
