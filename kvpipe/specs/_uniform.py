@@ -49,6 +49,14 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
     def stored_layers(self, names: Sequence[str]) -> Sequence[str]:
         return [name for name, _ in self.layers]
 
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """Layers of one type read the same positions."""
+        return self.layers[0][1].visible(query, limits) if self.layers else ()
+
+    @property
+    def frees_tokens(self) -> bool:
+        return any(spec.frees_tokens for spec in self.distinct)
+
     def page_arrays(self) -> tuple[PageArray, ...]:
         return tuple(array for _, spec in self.layers for array in spec.page_arrays())
 

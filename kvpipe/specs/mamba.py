@@ -143,6 +143,18 @@ class MambaSpec(KVCacheSpec):
             num_speculative_blocks=context.num_speculative_blocks,
         )
 
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        states = (StateArray(name="ssm", shape=(4, 2), dtype="float32"),)
+        sizes = ((3, 0), (4, 2), (16, 1))
+        return [cls(block_size=b, states=states, num_speculative_blocks=s) for b, s in sizes]
+
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """The state after the token before it: which lies in block 0, where only one runs."""
+        if limits.mamba_cache_mode == "none":
+            return joined(range(min(1, query)))
+        return joined(range(max(0, query - 1), query))
+
     def page_arrays(self) -> tuple[PageArray, ...]:
         return tuple(
             PageArray(name=s.name, dtype=s.dtype, per_token=False, shape=s.shape)
@@ -165,6 +177,11 @@ class MambaSpec(KVCacheSpec):
             return cdiv(limits.max_model_len, self.block_size)
         boundary = 1 if limits.mamba_cache_mode == "align" else 0
         return 1 + boundary + self.num_speculative_blocks
+
+    def peak_blocks(self, limits: RequestLimits) -> int:
+        """A request that ends in its first block has no boundary behind it."""
+        ends_early = limits.mamba_cache_mode == "align" and limits.max_model_len <= self.block_size
+        return self.max_blocks(limits) - (1 if ends_early else 0)
 
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return num_indices(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.specs.base import KVCacheSpec, cdiv
-from kvpipe.specs.full import WindowConflict
+from kvpipe.specs.base import KVCacheSpec, WindowConflict, cdiv
 from kvpipe.stages.grouping._merging import Layers, distinct, merged
 from kvpipe.stages.grouping.base import KVCacheGroupSpec, Padding
 
