@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from kvpipe.blocks import BlockManager, PrefixIdentity
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, indices
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
+from kvpipe.specs.runs import indices
 from kvpipe.specs.sliding import SlidingWindowSpec
-from kvpipe.stages.grouping.base import KVCacheConfig, KVCacheGroupSpec
 
 HEAD: dict[str, Any] = {"num_kv_heads": 1, "head_size": 2, "dtype": "float16"}
 
@@ -167,7 +168,7 @@ class ValueModel:
 
     def write(self, moves: list[tuple[Hashable, int]]) -> None:
         """Write what a step of the manager granted: (request, new tokens) in the order granted."""
-        for group, spec in enumerate(self.setting.specs):
+        for group in range(len(self.setting.specs)):
             slots = self.manager.slot_mapping(group)
             assert slots.dtype == np.int64 and slots.flags.c_contiguous
             at = 0

@@ -15,7 +15,8 @@ from block_models import Setting, Tenant, ValueModel, config_of, full
 
 from kvpipe.blocks import BlockManager
 from kvpipe.errors import SpecError
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at, indices, num_indices
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.runs import indices, num_indices
 
 MODES = ("none", "align", "all")
 LENGTHS, BATCHES = (1, 17, 50), (1, 5, 12)
@@ -61,7 +62,7 @@ def first_problem(spec: KVCacheSpec) -> str:
     return next(problems(spec), "")
 
 
-# --- one question after the other ------------------------------------------------------------------
+# --- one question after the other ----------------------------------------------------------------
 def read_by(spec: KVCacheSpec, computed: int, new: int, limits: RequestLimits) -> set[int]:
     """Positions stored before a step, or by it, that its queries read or that it writes."""
     read = {
@@ -85,9 +86,7 @@ def _resident(spec: KVCacheSpec) -> Iterator[str]:
                 step = f"{new} tokens after {computed} of {limits.max_model_len}"
                 if missing := needed - held:
                     yield f"block {min(missing)} is not held though a step of {step} reads it"
-                if (
-                    spec.is_state or lookahead
-                ):  # speculative states, boundaries, drafts: see _bounds
+                if spec.is_state or lookahead:  # drafts, boundaries: see _bounds
                     continue
                 if spec.keeps_every_token:
                     needed = set(range(-(-(computed + new) // span)))
@@ -216,7 +215,7 @@ class _Serving:
 
     def __init__(self, spec: KVCacheSpec, mode: str, caching: bool) -> None:
         setting = Setting("", [spec, full(spec.block_size)], mode, ENCODER_TOKENS)
-        config = config_of(setting.specs, 200)
+        config = config_of(setting.specs, 400)
         manager = BlockManager(config, setting.limits(50, 12), prefix_caching=caching)
         self.model, self.manager = ValueModel(setting, manager), manager
 

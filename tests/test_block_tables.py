@@ -20,8 +20,9 @@ from block_models import (
 )
 
 from kvpipe.blocks import BlockError, BlockManager, OutOfBlocks
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, indices
-from kvpipe.stages.grouping.base import KVCacheConfig, KVCacheGroupSpec
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.specs.runs import indices
 
 
 def manager_of(

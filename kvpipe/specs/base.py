@@ -23,30 +23,22 @@ from typing import Any, ClassVar
 from typing_extensions import Self
 
 from kvpipe.errors import ConfigError, Problem, SpecError
-from kvpipe.specs._bounds import Bound, WindowConflict
-from kvpipe.specs._limits import RequestLimits, SpecContext, cdiv
-from kvpipe.specs._page_array import DTYPE_BYTES, PageArray
-from kvpipe.specs._runs import Runs, below, first_run_problem, has, indices, joined, num_indices
+from kvpipe.specs.bounds import Bound
+from kvpipe.specs.limits import RequestLimits, SpecContext, cdiv
+from kvpipe.specs.page_array import DTYPE_BYTES, PageArray
+from kvpipe.specs.runs import Runs, first_run_problem
 
 __all__ = [
     "DTYPE_BYTES",
-    "Bound",
     "CacheLayer",
     "KVCacheSpec",
     "PageArray",
     "RequestLimits",
-    "Runs",
     "SpecContext",
     "Stores",
-    "WindowConflict",
-    "below",
     "cdiv",
     "differing",
-    "has",
     "held_at",
-    "indices",
-    "joined",
-    "num_indices",
 ]
 
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from typing_extensions import Self
 
-from kvpipe.specs._attention import AttentionSpec
-from kvpipe.specs._runs import joined
-from kvpipe.specs.base import RequestLimits, Runs, cdiv
+from kvpipe.specs.attention import AttentionSpec
+from kvpipe.specs.base import RequestLimits, cdiv
+from kvpipe.specs.runs import Runs, joined
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from typing_extensions import Self
 
-from kvpipe.specs._attention import AttentionSpec
-from kvpipe.specs.base import RequestLimits, Runs
+from kvpipe.specs.attention import AttentionSpec
+from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.runs import Runs
 
 
 @dataclass(frozen=True, kw_only=True)

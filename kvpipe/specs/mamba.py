@@ -12,16 +12,8 @@ from typing_extensions import Self
 
 from kvpipe.errors import SpecError, did_you_mean
 from kvpipe.specs._geometry import check_fields, count, dtype_of, listed
-from kvpipe.specs._runs import joined, num_indices
-from kvpipe.specs.base import (
-    DTYPE_BYTES,
-    KVCacheSpec,
-    PageArray,
-    RequestLimits,
-    Runs,
-    SpecContext,
-    cdiv,
-)
+from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
+from kvpipe.specs.runs import Runs, joined, num_indices
 
 MOST_AXES, MOST_STATES = 8, 64
 MODES = ("none", "align", "all")

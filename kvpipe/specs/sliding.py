@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from typing_extensions import Self
 
 from kvpipe.errors import SpecError
-from kvpipe.specs._attention import AttentionSpec, longest_run_hit
-from kvpipe.specs._bounds import Bound
 from kvpipe.specs._geometry import option
-from kvpipe.specs._runs import joined, num_indices
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, Runs, cdiv
+from kvpipe.specs.attention import AttentionSpec, longest_run_hit
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
+from kvpipe.specs.bounds import Bound
 from kvpipe.specs.full import FullAttentionSpec
+from kvpipe.specs.runs import Runs, joined, num_indices
 
 
 @dataclass(frozen=True, kw_only=True)
