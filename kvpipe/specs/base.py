@@ -50,6 +50,10 @@ class Stores:
     latent: bool = False
     every_token: bool = False
 
+    def __str__(self) -> str:
+        rows = "latent rows" if self.latent else "K and V"
+        return f"{rows} of every token" if self.every_token else rows
+
 
 @dataclass(frozen=True, kw_only=True)
 class KVCacheSpec(ABC):
