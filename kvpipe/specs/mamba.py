@@ -13,6 +13,7 @@ from typing_extensions import Self
 from kvpipe.errors import SpecError, did_you_mean
 from kvpipe.specs._geometry import check_fields, count, dtype_of, listed
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
+from kvpipe.specs.runs import Runs, joined, num_indices
 
 MOST_AXES, MOST_STATES = 8, 64
 MODES = ("none", "align", "all")
@@ -134,6 +135,18 @@ class MambaSpec(KVCacheSpec):
             num_speculative_blocks=context.num_speculative_blocks,
         )
 
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        states = (StateArray(name="ssm", shape=(4, 2), dtype="float32"),)
+        sizes = ((3, 0), (4, 2), (16, 1))
+        return [cls(block_size=b, states=states, num_speculative_blocks=s) for b, s in sizes]
+
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """The state after the token before it: which lies in block 0, where only one runs."""
+        if limits.mamba_cache_mode == "none":
+            return joined(range(min(1, query)))
+        return joined(range(max(0, query - 1), query))
+
     def page_arrays(self) -> tuple[PageArray, ...]:
         return tuple(
             PageArray(name=s.name, dtype=s.dtype, per_token=False, shape=s.shape)
@@ -157,30 +170,34 @@ class MambaSpec(KVCacheSpec):
         boundary = 1 if limits.mamba_cache_mode == "align" else 0
         return 1 + boundary + self.num_speculative_blocks
 
+    def peak_blocks(self, limits: RequestLimits) -> int:
+        """A request that ends in its first block has no boundary behind it."""
+        ends_early = limits.mamba_cache_mode == "align" and limits.max_model_len <= self.block_size
+        return self.max_blocks(limits) - (1 if ends_early else 0)
+
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
-        return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+        return num_indices(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
 
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         if limits.mamba_cache_mode == "all":
             return super().steady_cost(limits)
         return self.max_blocks(limits), 0.0
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         """none: the running state and the speculative ones, from index 0. all: every boundary.
         align: the state that the step starts from (at least the last boundary's), the one it ends
         in, and the speculative ones after it; a prefill step that skips boundaries speculates not.
         """
         if limits.mamba_cache_mode == "none":
-            return range(1 + self.num_speculative_blocks)
+            return (range(1 + self.num_speculative_blocks),)
         end = cdiv(computed + new, self.block_size)
         if limits.mamba_cache_mode == "all" or not end:
-            return range(end)
+            return joined(range(end))
         source, target = (computed - 1) // self.block_size, end - 1
         if 0 <= source < target - 1:
-            return range(source, target + 1, target - source)
-        return range(
-            max(0, target - 1) if source >= 0 else target, end + self.num_speculative_blocks
-        )
+            return range(source, source + 1), range(target, end)
+        first = max(0, target - 1) if source >= 0 else target
+        return (range(first, end + self.num_speculative_blocks),)
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """all: a state for every token's block; else only the state that the step ends in (none: in
