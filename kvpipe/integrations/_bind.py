@@ -1,4 +1,4 @@
-"""bind(model, plan): the model's layers meet the plan's, memory is allocated, a cache made."""
+"""The model's layers meet the plan's, memory is allocated, a cache made."""
 
 from __future__ import annotations
 
@@ -10,26 +10,11 @@ from weakref import WeakKeyDictionary
 from kvpipe.backends.base import Backend
 from kvpipe.blocks import BlockManager
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.integrations._can_direct import direct_problem
 from kvpipe.integrations._match import LayerMatch, PlannedCache, match_layers
-from kvpipe.integrations._needs import LayerNeeds, model_needs
-from kvpipe.integrations._specs import cache_layers
-from kvpipe.integrations._versions import require_transformers
-from kvpipe.specs.base import CacheLayer
+from kvpipe.models.probe.needs import LayerNeeds
 from kvpipe.stages.allocation._addresses import address_map
 from kvpipe.stages.allocation.base import AllocationRequest, KVBuffers
 from kvpipe.stages.allocation.buffers import Buffers
-from kvpipe.stages.grouping.base import Plan
-
-MODES = ("gather", "direct", "auto")
-
-
-def layers_of(model: Any, block_size: int = 16, cache_dtype: str | None = None) -> list[CacheLayer]:
-    """What `model` (a transformers model, or its config) caches, as layers to plan.
-
-    block_size: tokens. cache_dtype: storage of K and V, a key of DTYPE_BYTES (None: as the model's
-    own). A sharing layer carries its target's name."""
-    return cache_layers(model_needs(model), block_size, cache_dtype)
 
 
 @dataclass(frozen=True)
@@ -50,56 +35,6 @@ class BoundModel:
         self.restore()
 
 
-def bind(
-    model: Any,
-    plan: Plan,
-    *,
-    mode: str = "gather",
-    backend: Backend | None = None,
-    buffers: KVBuffers | None = None,
-    rank: int = 0,
-    prefix_caching: bool = False,
-    max_num_seqs: int = 256,
-    shuffle: int | None = None,
-) -> Any:
-    """A cache for `model.generate`, over the pages of one rank of the plan; `cache.bound` is the
-    BoundModel, whose `unbind()` takes the hooks off the model.
-
-    mode: gather, direct, or auto (direct where the model can, which is tried). backend: what owns
-    the memory (torch on the model's device). buffers: memory that is allocated already.
-    max_num_seqs: rows of a batch, at most. shuffle: seed of a random order in which block ids are
-    handed out. ConfigError names what the plan and the model disagree on."""
-    require_transformers()
-    if mode not in MODES:
-        raise ConfigError(Problem("mode", f"one of {', '.join(MODES)}", f"'{mode}'"))
-    needs, planned = model_needs(model), PlannedCache.of(plan, rank)
-    match_layers(needs, planned)  # before anything is allocated
-    mode, reason = choose_mode(model, needs, mode)
-    return bind_needs(
-        model,
-        needs,
-        planned,
-        mode=mode,
-        reason=reason,
-        buffers=buffers or allocate(planned, backend or backend_of(model)),
-        prefix_caching=prefix_caching,
-        max_num_seqs=max_num_seqs,
-        shuffle=shuffle,
-    )
-
-
-def choose_mode(model: Any, needs: Sequence[LayerNeeds], asked: str) -> tuple[str, str]:
-    """(gather or direct, why not direct); ConfigError where direct is asked for and cannot be."""
-    if asked == "gather":
-        return asked, ""
-    reason = direct_problem(model, needs)
-    if reason and asked == "direct":
-        raise ConfigError(
-            Problem("mode", "a model whose attention can read pages", reason, "mode=gather")
-        )
-    return ("gather" if reason else "direct"), reason
-
-
 def bind_needs(
     model: Any,
     needs: Sequence[LayerNeeds],
@@ -112,7 +47,7 @@ def bind_needs(
     max_num_seqs: int = 256,
     shuffle: int | None = None,
 ) -> Any:
-    """`bind` for needs and a mode that are known already."""
+    """A cache for `model.generate` over the pages of `planned`, in a mode that is known to work."""
     from kvpipe.integrations._cache import (
         PagedCache,
         PagedCrossCache,

@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.integrations._store import PagedStore
-from kvpipe.integrations._versions import cache_keyword
+from kvpipe.models.probe.releases import cache_keyword
 
 
 class PagedCache(Cache):  # type: ignore[misc]

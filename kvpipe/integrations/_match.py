@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.integrations._needs import KVNeed, LayerNeeds
+from kvpipe.models.probe.as_transformers import unbindable
+from kvpipe.models.probe.needs import KVNeed, LayerNeeds
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping.base import KVCacheConfig, Plan
 
@@ -86,6 +87,7 @@ def _name(planned: dict[tuple[int, str], tuple[str, KVCacheSpec]], index: int, r
 # --- disagreements -----------------------------------------------------------------------------
 def disagreements(needs: Sequence[LayerNeeds], cache: PlannedCache) -> Iterator[Problem]:
     """What the model keeps and the plan does not hold, layer by layer."""
+    yield from unbindable(needs)
     planned = planned_specs(cache)
     for need in needs:
         wanted = {"attention": need.attention, "cross": need.cross, "state": need.states or None}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.integrations._versions import transformers_problems
+from kvpipe.models.probe.releases import transformers_problems
 
 HERE = Path(__file__).parent
 

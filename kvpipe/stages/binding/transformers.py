@@ -51,7 +51,7 @@ class TransformersBinding(Binding):
     def run(self, request: BindingRequest, backend: Backend) -> BoundCache:
         """ConfigError for a missing extra, a model without a config.json or of too many parameters,
         and a fault that the model has no place for."""
-        from kvpipe.integrations._versions import require_transformers
+        from kvpipe.models.probe.releases import require_transformers
 
         require_transformers()
         if request.num_ranks > 1:
@@ -117,16 +117,17 @@ class TransformersBinding(Binding):
         self, config: Any, request: BindingRequest, backend: Backend
     ) -> tuple[VerifyReport, KVBuffers, tuple[str, ...]]:
         from kvpipe.integrations import _reference as reference
-        from kvpipe.integrations._bind import bind_needs, choose_mode
+        from kvpipe.integrations._bind import bind_needs
+        from kvpipe.integrations._can_direct import choose_mode
         from kvpipe.integrations._faults import inject
-        from kvpipe.integrations._needs import model_needs
+        from kvpipe.models.probe.as_transformers import needs_of
 
         options = self.options
         device = request.buffers.buffers[0].data.device if request.buffers.buffers else "cpu"
         model = reference.random_model(
             config, request.model_dtype, options.seed, options.weight_scale
         ).to(device)
-        needs = model_needs(model)
+        needs = needs_of(model)
         planned, buffers, notes = _pages(request, needs, backend, len(options.prompt_tokens))
         mode, reason = self._mode(request.model_dtype), ""
         if mode != "gather":
@@ -184,7 +185,7 @@ def _pages(
     plan of its own, at most as large."""
     from kvpipe.integrations._bind import allocate
     from kvpipe.integrations._match import PlannedCache, disagreements
-    from kvpipe.integrations._specs import cache_layers
+    from kvpipe.models.probe.as_transformers import cache_layers
     from kvpipe.planning import plan
 
     planned = PlannedCache(
