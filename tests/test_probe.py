@@ -12,7 +12,7 @@ from model_facts import configs, models, recorded_layers, stored_layers
 
 import kvpipe.models.probe
 from kvpipe.errors import ConfigError
-from kvpipe.models._config_file import ConfigFile, parse_config
+from kvpipe.models.config_file import ConfigFile, parse_config
 from kvpipe.models.families import families
 from kvpipe.models.hf import PLUGIN, read_geometry
 from kvpipe.models.probe.as_engine import probe, probed_model

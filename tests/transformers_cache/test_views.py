@@ -11,8 +11,8 @@ from test_equality import COMMIT_TIER, tiers
 from tiny_models import FAMILIES, config_of
 
 from kvpipe.integrations.transformers import layers_of
-from kvpipe.models._config_file import parse_config
 from kvpipe.models.base import CacheGeometry
+from kvpipe.models.config_file import parse_config
 from kvpipe.models.probe.as_engine import probe
 from kvpipe.specs.base import CacheLayer
 

@@ -218,6 +218,8 @@ def test_a_window_of_about_a_block_does_not_save(measure: Any) -> None:
 
 
 # --- versions ------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("found", ["5.22.1", "5.25.0", "4.57.3"])
 def test_other_releases_are_named(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     monkeypatch.setattr("kvpipe.models.probe.releases.version", lambda _: found)
