@@ -10,7 +10,7 @@ from math import ceil, inf
 
 from kvpipe.report._accounts import split_bytes
 from kvpipe.report.base import Headline, ReportInput
-from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
+from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits, num_indices
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
 from kvpipe.specs.sliding import SlidingWindowSpec
@@ -148,7 +148,9 @@ def _capacity(
         GroupDemand(
             kind=g.spec.kind,
             peak_blocks=max(
-                len(g.spec.resident(done, min(limits.tokens_in_flight, length - done), limits))
+                num_indices(
+                    g.spec.resident(done, min(limits.tokens_in_flight, length - done), limits)
+                )
                 for done in range(length)
             ),
             steady_blocks=g.spec.steady_blocks(length, limits),

@@ -20,7 +20,7 @@ from block_models import (
 )
 
 from kvpipe.blocks import BlockError, BlockManager, OutOfBlocks
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, indices
 from kvpipe.stages.grouping.base import KVCacheConfig, KVCacheGroupSpec
 
 
@@ -51,7 +51,7 @@ def test_walking_a_request_holds_what_the_spec_says_and_loses_no_value(
         model.write([("r", new)])
         model.check()
         for group, spec in enumerate(setting.specs):
-            wanted = spec.resident(computed, new, manager.limits)
+            wanted = indices(spec.resident(computed, new, manager.limits))
             row = manager.block_table(group, ["r"])[0]
             held = {i for i, block in enumerate(row) if block != -1}
             assert held <= set(wanted)

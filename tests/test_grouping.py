@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.planning import KVPIPE, VLLM_0_17, VLLM_0_33, plan
-from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
+from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits, num_indices
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
 from kvpipe.specs.encoder_only import EncoderOnlyAttentionSpec
@@ -73,7 +73,9 @@ SPECS = [
 
 
 def blocks_at(result: Plan, computed: int, new: int) -> int:
-    return sum(len(group.spec.resident(computed, new, result.limits)) for group in result.groups)
+    return sum(
+        num_indices(group.spec.resident(computed, new, result.limits)) for group in result.groups
+    )
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

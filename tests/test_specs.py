@@ -13,7 +13,7 @@ import pytest
 from kvpipe.errors import SpecError
 from kvpipe.plugins import SPECS
 from kvpipe.specs._uniform import UniformTypeKVCacheSpecs
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, SpecContext
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, SpecContext, indices, num_indices
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
 from kvpipe.specs.encoder_only import EncoderOnlyAttentionSpec
@@ -79,7 +79,7 @@ def any_step(length: int, batch: int) -> Iterator[tuple[int, int]]:
 def most_held(spec: KVCacheSpec, bounds: RequestLimits) -> int:
     """Blocks at the worst step of any request within the bounds."""
     walk = any_step(bounds.max_model_len, bounds.max_num_batched_tokens)
-    return max(len(spec.resident(c, n, bounds)) for c, n in walk)
+    return max(num_indices(spec.resident(c, n, bounds)) for c, n in walk)
 
 
 def called(value: object) -> str:
@@ -123,7 +123,7 @@ def test_exactly_the_blocks_of_visible_tokens_are_resident(spec: KVCacheSpec) ->
         for computed, new in steps(70, batch):
             needed = set().union(*(visible(spec, q) for q in range(computed, computed + new)))
             blocks = {token // size for token in needed}
-            held = set(spec.resident(computed, new, bounds))
+            held = set(indices(spec.resident(computed, new, bounds)))
             assert blocks <= held, (computed, new)
             # Nothing is held that no visible token lies in, but blocks between two of them.
             assert held == set(range(min(blocks), max(blocks) + 1)), (computed, new)
@@ -170,7 +170,7 @@ def test_steady_blocks_are_what_decoding_holds(spec: KVCacheSpec) -> None:
     fixed, slope = spec.steady_cost(bounds)
     assert spec.steady_blocks(0, bounds) == 0
     for n in range(1, 81):
-        assert spec.steady_blocks(n, bounds) == len(spec.resident(n - 1, 1, bounds))
+        assert spec.steady_blocks(n, bounds) == num_indices(spec.resident(n - 1, 1, bounds))
         assert spec.steady_blocks(n, bounds) <= fixed + slope * n
 
 
@@ -195,7 +195,7 @@ def test_states_are_held_as_the_mode_says(mode: str, speculative: int, size: int
     for batch in (1, 3, 16, 40):
         bounds = limits(64, batch, mamba_cache_mode=mode)
         for computed, new in steps(64, batch):
-            held = set(spec.resident(computed, new, bounds))
+            held = set(indices(spec.resident(computed, new, bounds)))
             alive = states_alive(computed, new, size, mode, speculative)
             assert alive <= held, (computed, new)
             assert len(held) <= spec.max_blocks(bounds) or mode == "align"

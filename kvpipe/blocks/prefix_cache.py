@@ -19,6 +19,7 @@ from kvpipe.blocks.hashing import PrefixChain
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.request import LiveRequest, PrefixStats
 from kvpipe.blocks.table import GroupTable
+from kvpipe.specs.base import below, held_at, indices
 
 _Found = Mapping[int, Sequence[int | None]]  # group -> block of each index, None: not cached
 
@@ -80,13 +81,13 @@ class PrefixCache:
     def _hold(self, live: LiveRequest, found: _Found, length: int) -> None:
         rows = []
         for g, table in enumerate(self.tables):
-            want = table.spec.resident(length, 0, live.limits)
-            held = range(want.start, min(want.stop, length // table.span), want.step)
-            pairs = [(i, b) for i in held if (b := found[g][i]) is not None]
+            want = held_at(table.spec, length, 0, live.limits)
+            held = below(want, length // table.span)
+            pairs = [(i, b) for i in indices(held) if (b := found[g][i]) is not None]
             rows.append((table, held, [i for i, _ in pairs], [b for _, b in pairs]))
         self.pool.share([block for *_, blocks in rows for block in blocks])
-        for table, held, indices, blocks in rows:
-            table.put(live.row, indices, blocks)
+        for table, held, at, blocks in rows:
+            table.put(live.row, at, blocks)
             table.held[live.row] = held
 
     def complete(self, live: LiveRequest, computed: int, new: int) -> None:
@@ -100,10 +101,10 @@ class PrefixCache:
             written = table.spec.written(computed, new, live.limits)
             # A block is complete when its last position is written.
             first = max(computed // table.span, -(-(written.start + 1) // table.span) - 1)
-            indices = range(first, (computed + new) // table.span)
-            if len(indices):
-                blocks = table.blocks(live.row, indices)
-                keys = self._keys(chain, g, indices)
+            completed = range(first, (computed + new) // table.span)
+            if len(completed):
+                blocks = table.blocks(live.row, completed)
+                keys = self._keys(chain, g, completed)
                 here = np.flatnonzero(blocks > 0)
                 if len(here) < len(blocks):
                     blocks, keys = blocks[here], [keys[i] for i in here]
@@ -111,10 +112,10 @@ class PrefixCache:
                 if table.is_state:
                     self._unwritten.update(blocks.tolist())
 
-    def _keys(self, chain: PrefixChain, group: int, indices: range) -> list[bytes]:
+    def _keys(self, chain: PrefixChain, group: int, of: range) -> list[bytes]:
         """The keys of the group's blocks at those indices. The same tokens have another content in
         another group's layers, hence the group in the key."""
         ratio = self.tables[group].span // self.granule
         suffix = group.to_bytes(2, "little")
-        ends = chain.keys[(indices.start + 1) * ratio - 1 : indices.stop * ratio : ratio]
+        ends = chain.keys[(of.start + 1) * ratio - 1 : of.stop * ratio : ratio]
         return [key + suffix for key in ends]

@@ -11,11 +11,13 @@ from typing_extensions import Self
 
 from kvpipe.errors import SpecError
 from kvpipe.specs._geometry import check_fields, count, dtype_of
+from kvpipe.specs._runs import joined
 from kvpipe.specs.base import (
     DTYPE_BYTES,
     KVCacheSpec,
     PageArray,
     RequestLimits,
+    Runs,
     SpecContext,
     cdiv,
 )
@@ -132,8 +134,9 @@ class AttentionSpec(KVCacheSpec):
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return cdiv(cdiv(num_tokens, self.context_ranks(limits)), self.block_size)
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
-        return range(cdiv(cdiv(computed + new, self.context_ranks(limits)), self.block_size))
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        held = cdiv(cdiv(computed + new, self.context_ranks(limits)), self.block_size)
+        return joined(range(held))
 
     def tokens_per_block(self, limits: RequestLimits) -> int:
         return self.block_size * self.context_ranks(limits)

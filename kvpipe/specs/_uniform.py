@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from typing_extensions import Self
 
 from kvpipe.errors import SpecError
-from kvpipe.specs.base import KVCacheSpec, PageArray, RequestLimits, SpecContext
+from kvpipe.specs._runs import num_indices
+from kvpipe.specs.base import KVCacheSpec, PageArray, RequestLimits, Runs, SpecContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +73,9 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
         costs = [spec.steady_cost(limits) for spec in self.distinct]
         return max((a for a, _ in costs), default=0), max((b for _, b in costs), default=0.0)
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         held = (spec.resident(computed, new, limits) for spec in self.distinct)
-        return max(held, key=len, default=range(0))
+        return max(held, key=num_indices, default=())
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """Layers of one type fill the same positions."""

@@ -17,7 +17,14 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from kvpipe.errors import SpecError
+from kvpipe.errors import ConfigError, Problem, SpecError
+from kvpipe.specs._runs import Runs as Runs
+from kvpipe.specs._runs import below as below
+from kvpipe.specs._runs import first_run_problem
+from kvpipe.specs._runs import has as has
+from kvpipe.specs._runs import indices as indices
+from kvpipe.specs._runs import joined as joined
+from kvpipe.specs._runs import num_indices as num_indices
 
 DTYPE_BYTES = {
     "float32": 4,
@@ -184,9 +191,10 @@ class KVCacheSpec(ABC):
         """Blocks one request of num_tokens holds while decoding, no prefill in flight."""
 
     @abstractmethod
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         """Block indices of a request that must be held when `computed` tokens are stored and `new`
-        are in flight. Index i covers tokens [i * block_size, (i + 1) * block_size)."""
+        are in flight: runs in ascending order, with a hole between any two (see `joined`).
+        Index i covers tokens [i * block_size, (i + 1) * block_size). Asked through `held_at`."""
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """Positions whose slots a step fills that brings `new` tokens after `computed`. A block
@@ -281,6 +289,23 @@ def differing(a: KVCacheSpec, b: KVCacheSpec, ignore: frozenset[str]) -> str:
         if field.name not in ignore and ours != theirs:
             return f"{field.name} {theirs} next to {ours}"
     return ""
+
+
+def held_at(spec: KVCacheSpec, computed: int, new: int, limits: RequestLimits) -> Runs:
+    """`spec.resident(...)`, and a ConfigError that names the spec where that is no `Runs`: a plugin
+    is told what it answered, instead of failing wherever the answer is used."""
+    runs = spec.resident(computed, new, limits)
+    if problem := first_run_problem(runs):
+        raise ConfigError(
+            Problem(
+                f"spec '{spec.kind}'",
+                f"resident({computed}, {new}, ...) to answer ascending ranges of block indices "
+                "with holes between them, as a tuple",
+                problem,
+                f"mend {type(spec).__module__}.{type(spec).__qualname__}",
+            )
+        )
+    return runs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from kvpipe.errors import SpecError
 from kvpipe.specs._attention import AttentionSpec, longest_run_hit
 from kvpipe.specs._geometry import option
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
+from kvpipe.specs._runs import joined, num_indices
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, Runs, cdiv
 from kvpipe.specs.full import FullAttentionSpec
 
 
@@ -45,7 +46,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
         return min(self.max_blocks(limits) + 1, cdiv(limits.max_model_len, self.block_size))
 
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
-        return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+        return num_indices(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
 
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         """A full chunk and the block it starts in; where no chunk is ever full, every token."""
@@ -57,8 +58,8 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
         """The block that holds the first token of the chunk of token number `computed`."""
         return computed // self.attention_chunk_size * self.attention_chunk_size // self.block_size
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
-        return range(self._first_block(computed), cdiv(computed + new, self.block_size))
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        return joined(range(self._first_block(computed), cdiv(computed + new, self.block_size)))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """The next token sees its chunk so far: only those blocks must be cached."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvpipe.specs._attention import AttentionSpec
-from kvpipe.specs.base import RequestLimits, cdiv
+from kvpipe.specs._runs import joined
+from kvpipe.specs.base import RequestLimits, Runs, cdiv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +26,8 @@ class CrossAttentionSpec(AttentionSpec):
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         return self.max_blocks(limits), 0.0
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
-        return range(self.max_blocks(limits))
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        return joined(range(self.max_blocks(limits)))
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """The encoder's tokens, with the decoder's first."""

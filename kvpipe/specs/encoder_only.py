@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvpipe.specs._attention import AttentionSpec
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, Runs
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
@@ -29,8 +29,8 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         return 0, 0.0
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
-        return range(0)
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        return ()
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         return range(0)

@@ -12,7 +12,16 @@ from typing_extensions import Self
 
 from kvpipe.errors import SpecError, did_you_mean
 from kvpipe.specs._geometry import check_fields, count, dtype_of, listed
-from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
+from kvpipe.specs._runs import joined, num_indices
+from kvpipe.specs.base import (
+    DTYPE_BYTES,
+    KVCacheSpec,
+    PageArray,
+    RequestLimits,
+    Runs,
+    SpecContext,
+    cdiv,
+)
 
 MOST_AXES, MOST_STATES = 8, 64
 MODES = ("none", "align", "all")
@@ -158,29 +167,28 @@ class MambaSpec(KVCacheSpec):
         return 1 + boundary + self.num_speculative_blocks
 
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
-        return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+        return num_indices(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
 
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         if limits.mamba_cache_mode == "all":
             return super().steady_cost(limits)
         return self.max_blocks(limits), 0.0
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         """none: the running state and the speculative ones, from index 0. all: every boundary.
         align: the state that the step starts from (at least the last boundary's), the one it ends
         in, and the speculative ones after it; a prefill step that skips boundaries speculates not.
         """
         if limits.mamba_cache_mode == "none":
-            return range(1 + self.num_speculative_blocks)
+            return (range(1 + self.num_speculative_blocks),)
         end = cdiv(computed + new, self.block_size)
         if limits.mamba_cache_mode == "all" or not end:
-            return range(end)
+            return joined(range(end))
         source, target = (computed - 1) // self.block_size, end - 1
         if 0 <= source < target - 1:
-            return range(source, target + 1, target - source)
-        return range(
-            max(0, target - 1) if source >= 0 else target, end + self.num_speculative_blocks
-        )
+            return range(source, source + 1), range(target, end)
+        first = max(0, target - 1) if source >= 0 else target
+        return (range(first, end + self.num_speculative_blocks),)
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """all: a state for every token's block; else only the state that the step ends in (none: in

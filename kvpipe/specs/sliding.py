@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from kvpipe.errors import SpecError
 from kvpipe.specs._attention import AttentionSpec, longest_run_hit
 from kvpipe.specs._geometry import option
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
+from kvpipe.specs._runs import joined, num_indices
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, Runs, cdiv
 from kvpipe.specs.full import FullAttentionSpec
 
 
@@ -46,7 +47,7 @@ class SlidingWindowSpec(AttentionSpec):
         return cdiv(held, self.block_size) + 1
 
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
-        return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+        return num_indices(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
 
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         """A full window and the block it starts in; where the window is never full, every token."""
@@ -55,9 +56,9 @@ class SlidingWindowSpec(AttentionSpec):
             return super().steady_cost(limits)
         return cdiv(held - 1, self.block_size) + 1, 0.0
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         first = max(0, computed - self._reach(limits)) // self.block_size
-        return range(first, cdiv(computed + new, self.block_size))
+        return joined(range(first, cdiv(computed + new, self.block_size)))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """The next token sees W - 1 before it: only their blocks must be cached."""
