@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvpipe.specs._attention import AttentionSpec
 from kvpipe.specs._runs import joined
+from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import RequestLimits, Runs, cdiv
 
 
