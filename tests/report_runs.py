@@ -25,6 +25,7 @@ from kvpipe.report.base import Headline, ReportInput
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
+from kvpipe.specs.runs import num_indices
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory

@@ -21,7 +21,8 @@ from block_models import (
 
 from kvpipe.blocks import BlockError, BlockManager, OutOfBlocks
 from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, indices
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.specs.runs import indices
 
 
 def manager_of(

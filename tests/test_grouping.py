@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, DoesNotFit
-from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits, num_indices
+from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
 from kvpipe.specs.encoder_only import EncoderOnlyAttentionSpec
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
 from kvpipe.specs.mla import MLAAttentionSpec
+from kvpipe.specs.runs import num_indices
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.specs.sliding_mla import SlidingWindowMLASpec
 from kvpipe.stages.grouping.base import GroupingRequest
@@ -271,12 +272,12 @@ def test_llama_2_13b_in_30_gib_matches_what_vllm_prints_and_what_is_usable() -> 
     assert result.capacity.requests_at_peak == 2456 // 256
 
 
-def test_a_window_can_fit_less_than_full_attention_and_the_note_says_why() -> None:
+def test_a_window_fits_no_less_than_full_attention_and_a_note_says_what_would_fit_more() -> None:
     limits = RequestLimits(max_model_len=131072, max_num_batched_tokens=8192)
     full = made([FULL] * 32, 1024 * MIB, limits=limits, fit=True)
     window = [replace(WINDOW, sliding_window=4096)] * 32
     result = made(window, 1024 * MIB, limits=limits, fit=True)
-    assert (full.limits.max_model_len, result.limits.max_model_len) == (8176, 8160)
+    assert full.limits.max_model_len == result.limits.max_model_len == 8176
     assert "with fewer all 131,072 tokens fit" in result.notes[0].text
     assert result.notes[0].knob == "scheduler.max_num_batched_tokens=2048"
     small = replace(limits, max_num_batched_tokens=2048)
@@ -442,7 +443,7 @@ def test_without_the_hybrid_manager_windows_join_the_full_layers_or_are_refused(
     off = {"disable_hybrid_kv_cache_manager": True}
     result = made([FULL, WINDOW, WINDOW], **off)
     assert [group.spec.kind for group in result.groups] == ["full"]
-    assert result.groups[0].spec.sliding_window == 1024  # type: ignore[attr-defined]
+    assert result.groups[0].spec.bound == WINDOW.bound
     windows = [WINDOW, replace(WINDOW, sliding_window=64)]
     assert [g.spec.kind for g in made([FULL, *windows], **off).groups] == ["uniform"]
     with pytest.raises(ConfigError, match="disable_hybrid_kv_cache_manager: expected false"):

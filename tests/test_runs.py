@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kvpipe.blocks import BlockManager
 from kvpipe.errors import ConfigError
-from kvpipe.specs.base import below, has, indices, joined, num_indices
 from kvpipe.specs.full import FullAttentionSpec
+from kvpipe.specs.runs import below, has, indices, joined, num_indices
 
 PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=6)
 

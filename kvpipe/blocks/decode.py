@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, Runs, has, held_at, num_indices
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.runs import Runs, has, num_indices
 
 # Columns of what `DecodePlan.at` returns, in tokens or table indices; -1 where there is none.
 TAKE = 0  # the one index that this step must get a block for

@@ -31,7 +31,8 @@ from kvpipe.blocks.seats import Seats
 from kvpipe.blocks.step import GroupSlots, Slots
 from kvpipe.blocks.table import GroupTable
 from kvpipe.cache.plan import KVCacheConfig, Plan
-from kvpipe.specs.base import RequestLimits, Runs, below, indices
+from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.runs import Runs, below, indices
 
 Tokens = Sequence[int] | npt.NDArray[np.integer]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvpipe.blocks.hashing import PrefixChain
-from kvpipe.specs.base import RequestLimits, Runs
+from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.runs import Runs
 
 
 @dataclass

@@ -11,16 +11,9 @@ from typing_extensions import Self
 
 from kvpipe.errors import SpecError
 from kvpipe.specs._geometry import check_fields, count, dtype_of
-from kvpipe.specs._runs import joined
-from kvpipe.specs.base import (
-    DTYPE_BYTES,
-    KVCacheSpec,
-    PageArray,
-    RequestLimits,
-    Runs,
-    SpecContext,
-    cdiv,
-)
+from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
+from kvpipe.specs.bounds import Bound
+from kvpipe.specs.runs import Runs, joined
 
 A = TypeVar("A", bound="AttentionSpec")
 
@@ -62,6 +55,11 @@ class AttentionSpec(KVCacheSpec):
                 f"stands for, got {self.block_size}"
             )
         super().__post_init__()
+
+    @classmethod
+    def example(cls, block_size: int, **more: Any) -> Self:
+        """A small instance for `examples`, of odd sizes."""
+        return cls(block_size=block_size, num_kv_heads=2, head_size=3, dtype="bfloat16", **more)
 
     @classmethod
     def from_geometry(cls, geometry: Mapping[str, Any], context: SpecContext) -> Self:
@@ -118,6 +116,20 @@ class AttentionSpec(KVCacheSpec):
             dcp_sharded=self.dcp_sharded,
             **extra,
         )
+
+    @property
+    def bound(self) -> Bound | None:
+        return Bound()
+
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        assert self.bound is not None, f"{self.kind} says itself what is visible"
+        return self.bound.visible(query)
+
+    def under(self, bound: Bound, form: type[KVCacheSpec]) -> KVCacheSpec:
+        if self.bound is None or (bound == self.bound and self.holds_blocks):
+            return self
+        assert issubclass(form, AttentionSpec), "the form of K and V stores K and V"
+        return self.retyped(form, **bound.sizes)
 
     @property
     def is_replicated(self) -> bool:

@@ -12,16 +12,8 @@ from typing_extensions import Self
 
 from kvpipe.errors import SpecError, did_you_mean
 from kvpipe.specs._geometry import check_fields, count, dtype_of, listed
-from kvpipe.specs._runs import num_indices
-from kvpipe.specs.base import (
-    DTYPE_BYTES,
-    KVCacheSpec,
-    PageArray,
-    RequestLimits,
-    Runs,
-    SpecContext,
-    cdiv,
-)
+from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
+from kvpipe.specs.runs import Runs, joined, num_indices
 
 MOST_AXES, MOST_STATES = 8, 64
 MODES = ("none", "align", "all")
@@ -144,6 +136,18 @@ class MambaSpec(KVCacheSpec):
             num_speculative_blocks=context.num_speculative_blocks,
         )
 
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        states = (StateArray(name="ssm", shape=(4, 2), dtype="float32"),)
+        sizes = ((3, 0), (4, 2), (16, 1))
+        return [cls(block_size=b, states=states, num_speculative_blocks=s) for b, s in sizes]
+
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """The state after the token before it: which lies in block 0, where only one runs."""
+        if limits.mamba_cache_mode == "none":
+            return joined(range(min(1, query)))
+        return joined(range(max(0, query - 1), query))
+
     def page_arrays(self) -> tuple[PageArray, ...]:
         return tuple(
             PageArray(name=s.name, dtype=s.dtype, per_token=False, shape=s.shape)
@@ -167,6 +171,16 @@ class MambaSpec(KVCacheSpec):
         boundary = 1 if limits.mamba_cache_mode == "align" else 0
         return 1 + boundary + self.num_speculative_blocks
 
+    def peak_blocks(self, limits: RequestLimits) -> int:
+        """none: the engine's bound. Else the state that a step starts from, in the block before
+        those it writes, unless the request ends in its first block."""
+        if limits.mamba_cache_mode == "none":
+            return self.max_blocks(limits)
+        beyond = max(0, limits.max_model_len - self.block_size)
+        if limits.mamba_cache_mode == "all":
+            return 1 + cdiv(min(limits.tokens_in_flight, beyond), self.block_size)
+        return 1 + min(1, beyond) + self.num_speculative_blocks
+
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return num_indices(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
 
@@ -174,7 +188,7 @@ class MambaSpec(KVCacheSpec):
         """The step that passes a boundary holds the states on both sides of it."""
         if limits.mamba_cache_mode == "all":
             return min(2, self.max_blocks(limits)), 0.0
-        return self.max_blocks(limits), 0.0
+        return self.peak_blocks(limits), 0.0
 
     def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         """none: the running state and the speculative ones, from index 0. Else the state that the

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from typing_extensions import Self
 
 from kvpipe.errors import SpecError
-from kvpipe.specs._runs import num_indices
-from kvpipe.specs.base import KVCacheSpec, PageArray, RequestLimits, Runs, SpecContext
+from kvpipe.specs.base import KVCacheSpec, PageArray, RequestLimits, SpecContext
+from kvpipe.specs.runs import Runs, num_indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,14 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
 
     def stored_layers(self, names: Sequence[str]) -> Sequence[str]:
         return [name for name, _ in self.layers]
+
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """Layers of one type read the same positions."""
+        return self.layers[0][1].visible(query, limits) if self.layers else ()
+
+    @property
+    def frees_tokens(self) -> bool:
+        return any(spec.frees_tokens for spec in self.distinct)
 
     def page_arrays(self) -> tuple[PageArray, ...]:
         return tuple(array for _, spec in self.layers for array in spec.page_arrays())

@@ -74,9 +74,9 @@ def _without_hybrid(layers: Layers, rules: EngineRules) -> Grouping:
 
 def _promoted_instead(layers: Layers, rules: EngineRules) -> Grouping | None:
     """Where a page can be neither divided nor padded, plain windows are promoted: they then join
-    the full layers' table, and no page needs to be unified. None where other windows are there."""
-    kinds = {spec.kind for spec in distinct(layers.values())}
-    if "sliding" not in kinds or kinds & {"sliding_mla", "chunked"}:
+    the full layers' table, and no page needs to be unified. None where others free tokens, too."""
+    bounded = [spec for spec in distinct(layers.values()) if spec.frees_tokens]
+    if not bounded or not all(spec.is_plain_window for spec in bounded):
         return None
     turned = promoted(layers, rules)
     spec = same_type(turned, rules)

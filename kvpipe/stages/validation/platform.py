@@ -269,7 +269,7 @@ class _Resolution:
             self.notes.append(
                 Note(
                     text=f"the window of {cache.sliding_window:,} tokens covers the whole context "
-                    f"of {model.context_length:,}: full attention holds one block less",
+                    f"of {model.context_length:,}: it frees nothing",
                     knob="cache.sliding_window",
                     is_warning=True,
                 )
