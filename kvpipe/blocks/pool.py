@@ -194,7 +194,7 @@ class BlockPool:
         self._refuse_repeats(ids)
         left = state - _ONE_REFERENCE
         if self.index.has_copies:
-            for i in (left == _KEYED).nonzero()[0].tolist():
+            for i in (left == _KEYED).nonzero()[0][::-1].tolist():
                 left[i] = _KEYED if self.index.leave(ids.item(i)) else 0
         self._state[ids] = left
         cached = ids[left == _KEYED][::-1]
