@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING
 
 from kvpipe.backends._grid import MAX_ROWS, grid_x, lanes_and_rows
+from kvpipe.backends._launcher import Launch, Launcher
 from kvpipe.backends._pages import WIDTHS, check_extent
 from kvpipe.backends.base import Array, Buffer
 from kvpipe.backends.torch_ import FP8_MAX
 from kvpipe.layouts.base import ArrayView
 from kvpipe.specs.base import DTYPE_BYTES
-
-if TYPE_CHECKING:
-    from kvpipe.backends._launch import KernelBackend, Launch
 
 DEQUANTISED = ("float16", "bfloat16", "float32")
 
@@ -45,7 +42,7 @@ class GatherPlan:
 
     def __init__(
         self,
-        backend: KernelBackend,
+        backend: Launcher,
         buffer: Buffer,
         view: ArrayView,
         block_size: int,

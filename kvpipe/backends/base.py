@@ -40,6 +40,9 @@ class Buffer:
 
 
 class Backend(ABC):
+    """`Options` of a backend that runs on GPUs have a `gpu_index`: which of the visible ones, so
+    that planning asks that one for its memory."""
+
     name: ClassVar[str]
     owns_memory: ClassVar[bool] = True
 
@@ -74,7 +77,8 @@ class Backend(ABC):
         self, buffer: Buffer, view: ArrayView, new: Array, slot_mapping: Array, scale: float = 1.0
     ) -> None:
         """reshape_and_cache of one array: new [T, H, D] to slots [T] (int64). Where view.dtype is
-        fp8 and new is not: stored = cast(clamp(new / scale))."""
+        fp8 and new is not: stored = cast(clamp(new / scale)). Of two tokens with one slot the last
+        one is kept."""
 
     def write_kv_pair(
         self,

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.backends._host_memory import host_memory
+from kvpipe.backends._slots import last_of_each_slot
 from kvpipe.backends.base import Array, Backend, Buffer, MemoryInfo
 from kvpipe.errors import DoesNotFit, Problem
 from kvpipe.layouts.base import ArrayView, NativeView
@@ -33,6 +34,11 @@ class TorchBackend(Backend):
         model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
         name: str
         device: str
+
+        @property
+        def gpu_index(self) -> int:
+            kind, _, index = self.device.partition(":")
+            return int(index) if kind == "cuda" and index.isdigit() else 0
 
     name = "torch"
 
@@ -121,7 +127,7 @@ class TorchBackend(Backend):
         self, buffer: Buffer, view: ArrayView, new: Array, slot_mapping: Array, scale: float = 1.0
     ) -> None:
         num_blocks, block_size = view.shape[:2]
-        slots = self._ints(slot_mapping)
+        slots = last_of_each_slot(self._ints(slot_mapping))
         inside = self._inside(slots, num_blocks * block_size, "slot", view)
         stored = self._stored(new, view.dtype, scale)[inside]
         kept = slots[inside]

@@ -155,7 +155,8 @@ static __device__ __forceinline__ u32 fp8_magnitude(float value) {
     return nan ? 0x7fu : code;
 }
 
-// Two values -> two codes in 16 bits, signs excluded from the software path.
+// Two values -> two codes in 16 bits. Bit 7 of each is undefined: the hardware puts the value's sign
+// there, software nothing (or, in a test on a CPU, what the hardware would).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890 && !defined(KV_SOFT_FP8)
 static __device__ __forceinline__ u32 fp8_pair(E4M3, float low, float high) {
     u16 codes;
@@ -170,7 +171,11 @@ static __device__ __forceinline__ u32 fp8_pair(E5M2, float low, float high) {
 #else
 template <class Format>
 static __device__ __forceinline__ u32 fp8_pair(Format, float low, float high) {
-    return fp8_magnitude<Format>(low) | fp8_magnitude<Format>(high) << 8;
+    u32 codes = fp8_magnitude<Format>(low) | fp8_magnitude<Format>(high) << 8;
+#ifdef KV_PAIR_KEEPS_SIGNS
+    codes |= __float_as_uint(low) >> 31 << 7 | __float_as_uint(high) >> 31 << 15;
+#endif
+    return codes;
 }
 #endif
 
@@ -254,9 +259,9 @@ template <class From, class Format>
 static __device__ __forceinline__ u32 quantise2(typename From::raw low, typename From::raw high, Divisor by) {
     float a = decode(From(), low), b = decode(From(), high);
     // The sign is taken from x (and the scale), not from the quotient: a NaN keeps it that way on
-    // every device, as torch's cast does.
+    // every device, as torch's cast does. The quotient is of |scale|: its own sign is masked.
     u32 sign_a = (__float_as_uint(a) ^ by.sign) >> 31, sign_b = (__float_as_uint(b) ^ by.sign) >> 31;
-    u32 codes = fp8_pair(Format(), divide(a, by), divide(b, by));
+    u32 codes = fp8_pair(Format(), divide(a, by), divide(b, by)) & 0x7f7fu;
     return codes | sign_a << 7 | sign_b << 15;
 }
 
