@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from kvpipe.backends._cuda_driver import cuda_device
+from kvpipe.backends.cuda_driver import cuda_device
 from kvpipe.backends.cupy_ import CupyBackend
 from kvpipe.backends.torch_ import TorchBackend
-from kvpipe.confdir import CONF_DIR
-from kvpipe.config import DeviceConfig
 from kvpipe.errors import ConfigError
-from kvpipe.stages.validation._device import resolve_device
+from kvpipe.request.confdir import CONF_DIR
+from kvpipe.request.config import DeviceConfig
+from kvpipe.stages.validation.device import resolve_device
 
 GIB = 2**30
 LOGS = Path(__file__).parent / "cases" / "engine_logs.json.gz"

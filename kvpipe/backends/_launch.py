@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from kvpipe.backends._gather import GatherPlan
 from kvpipe.backends._grid import MAX_GRID_Y, MAX_ROWS, THREADS, grid_x, lanes_and_rows
 from kvpipe.backends._launcher import Launcher
 from kvpipe.backends._pages import PageTable, check_extent, page_table
 from kvpipe.backends._slots import last_of_each_slot
-from kvpipe.backends._write import WritePlan
 from kvpipe.backends.base import Array, Buffer
+from kvpipe.backends.gather import GatherPlan
+from kvpipe.backends.write import WritePlan
 from kvpipe.layouts.base import ArrayView
 
 

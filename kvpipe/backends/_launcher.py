@@ -1,6 +1,6 @@
 """What a plan needs of a backend whose work is done by kv_cache.cu, wherever the kernels run.
 
-A plan (`_write`, `_gather`, `_attention`) turns strides into the arguments of a launch; a Launcher
+A plan (`write`, `gather`, `attention`) turns strides into the arguments of a launch; a Launcher
 prepares launches and owns what outlives them: the error record, the scales, the plans themselves.
 """
 
