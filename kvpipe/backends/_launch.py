@@ -79,12 +79,31 @@ class KernelBackend(Launcher):
         out_dtype: str | None = None,
         scale: float = 1.0,
     ) -> Array:
+        plan = self._gather_plan(buffer, view, block_size, out_dtype, scale)
+        return plan(self.table(block_table).contiguous(), num_tokens)
+
+    def gather_heads(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_tables: Array,
+        first_tokens: Sequence[int],
+        num_tokens: int,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Array:
+        plan = self._gather_plan(buffer, view, block_size, out_dtype, scale)
+        return plan.heads_apart(self.table(block_tables).contiguous(), first_tokens, num_tokens)
+
+    def _gather_plan(
+        self, buffer: Buffer, view: ArrayView, block_size: int, out_dtype: str | None, scale: float
+    ) -> GatherPlan:
         place = (buffer.data.data_ptr(), buffer.num_bytes, view)
-        plan = self.remembered(
+        return self.remembered(
             ("gather", place, block_size, out_dtype, repr(scale)),
             lambda: GatherPlan(self, buffer, view, block_size, out_dtype, scale),
         )
-        return plan(self.table(block_table).contiguous(), num_tokens)
 
     # --- whole blocks -----------------------------------------------------------------------------
     def fill(

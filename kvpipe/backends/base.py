@@ -108,6 +108,21 @@ class Backend(ABC):
         (times scale)."""
 
     @abstractmethod
+    def gather_heads(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_tables: Array,
+        first_tokens: Sequence[int],
+        num_tokens: int,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Array:
+        """[R, H, num_tokens, D], as dense attention wants it: through row r of block_tables
+        [R, max_blocks] the tokens [first_tokens[r], first_tokens[r] + num_tokens) of its blocks."""
+
+    @abstractmethod
     def copy_blocks(
         self,
         buffers: Sequence[Buffer],

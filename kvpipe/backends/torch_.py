@@ -159,6 +159,28 @@ class TorchBackend(Backend):
             return typed
         return (typed.to(torch.float32) * scale).to(self.dtype(out_dtype))
 
+    def gather_heads(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_tables: Array,
+        first_tokens: Sequence[int],
+        num_tokens: int,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Array:
+        rows = [
+            self.gather(buffer, view, table, first + num_tokens, block_size, out_dtype, scale)[
+                first:
+            ].transpose(0, 1)
+            for table, first in zip(block_tables, first_tokens, strict=True)
+        ]
+        if not rows:
+            shape = (0, view.shape[2], num_tokens, view.shape[3])
+            return self.torch.empty(shape, dtype=self.dtype(out_dtype or view.dtype))
+        return self.torch.stack(rows)
+
     def copy_blocks(
         self,
         buffers: Sequence[Buffer],
