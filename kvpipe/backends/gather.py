@@ -37,28 +37,8 @@ class _Rows:
     tokens: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Prepared:
-    """A launch for one kind of row, and what a call needs to know of it."""
-
-    run: Callable[[], object]
-    words: Any
-    shape: Any
-    tokens: int
-    heads: int
-
-    def __call__(self, out: int, table: int, first: int, stop: int) -> None:
-        """Tokens [first, stop), which are whole units; out, table: addresses."""
-        words, shape, first, stop = (
-            self.words,
-            self.shape,
-            first // self.tokens,
-            stop // self.tokens,
-        )
-        words[0], words[10], words[11], words[12] = out, table, first, stop
-        blocks = ((stop - first) * self.heads - 1) // shape[4] + 1
-        shape[0] = blocks if blocks < MAX_GRID_X else MAX_GRID_X
-        self.run()
+# What a call needs of a launch: run, words, shape, tokens of a unit, kernel rows of a unit.
+Prepared = tuple[Callable[[], object], Any, Any, int, int]
 
 
 class GatherPlan:
@@ -93,28 +73,34 @@ class GatherPlan:
         self._convert = backend.dtype(wanted) if converts else None
         self._scale = scale
         self._dtype = backend.dtype(wanted if self._dequantises else view.dtype)
-        self._like = backend.torch.empty(0, dtype=self._dtype, device=backend.device)
+        self._new = backend.torch.empty(0, dtype=self._dtype, device=backend.device).new_empty
         self._token_bytes = self._heads * self._width * self._dtype.itemsize
         token_rows = _token_rows(view)
-        self._tokens = self._prepare(token_rows)
-        # Whole blocks as one row each, where they can be; single tokens do the rest.
-        blocks = _block_rows(view, token_rows) if backend.long_rows else None
-        self._blocks = self._prepare(blocks) if blocks is not None else None
-        self._apart = self._tokens if token_rows.heads > 1 else self._prepare(_head_rows(view))
+        self._launches = [self._prepare(token_rows)]
+        blocks = _block_rows(view, token_rows)
+        if backend.long_rows and blocks is not None:
+            # Whole blocks first, as one row each; the launch for single tokens does the rest.
+            self._launches.insert(0, self._prepare(blocks))
+        self._apart = self._prepare(_head_rows(view))
         self._max_tokens = MAX_ROWS // self._heads
 
     def __call__(self, block_table: Array, num_tokens: int) -> Array:
-        if num_tokens > min(block_table.numel() * self._block_size, self._max_tokens):
+        if num_tokens > self._max_tokens or num_tokens > block_table.numel() * self._block_size:
             self._refuse(block_table.numel(), num_tokens)
-        out = self._like.new_empty((num_tokens, self._heads, self._width))
-        at, table, whole = out.data_ptr(), block_table.data_ptr(), 0
-        if self._blocks is not None:
-            whole = num_tokens - num_tokens % self._blocks.tokens
-            if whole:
-                self._blocks(at, table, 0, whole)
-        if whole < num_tokens:
-            self._tokens(at + whole * self._token_bytes, table, whole, num_tokens)
-        return self._converted(out)
+        # Not as a tuple, which takes torch twice as long to read.
+        out = self._new(num_tokens, self._heads, self._width)
+        at, table, first = out.data_ptr(), block_table.data_ptr(), 0
+        for run, words, shape, tokens, heads in self._launches:
+            stop = num_tokens // tokens
+            start = first // tokens
+            if stop > start:
+                words[0], words[10], words[11], words[12] = at, table, start, stop
+                blocks = ((stop - start) * heads - 1) // shape[4] + 1
+                shape[0] = blocks if blocks < MAX_GRID_X else MAX_GRID_X
+                run()
+                first = stop * tokens
+                at += first * self._token_bytes
+        return out if self._convert is None else self._converted(out)
 
     def heads_apart(self, tables: Array, first_tokens: Sequence[int], num_tokens: int) -> Array:
         """[R, H, num_tokens, D]: of the blocks in each row of tables [R, max_blocks] (int32,
@@ -122,28 +108,28 @@ class GatherPlan:
         last = max(first_tokens, default=0) + num_tokens
         if last > min(tables.shape[1] * self._block_size, self._max_tokens):
             self._refuse(tables.shape[1], last)
-        shape = (len(first_tokens), self._heads, num_tokens, self._width)
-        out, launch = self._like.new_empty(shape), self._apart
+        out = self._new(len(first_tokens), self._heads, num_tokens, self._width)
+        run, words, shape, _, heads = self._apart
         row = self._width * self._dtype.itemsize
-        request, table_bytes = self._heads * num_tokens * row, tables.shape[1] * 4
+        blocks = (num_tokens * heads - 1) // shape[4] + 1
+        shape[0] = blocks if blocks < MAX_GRID_X else MAX_GRID_X
+        words[1], words[2] = row, num_tokens * row
         at, table = out.data_ptr(), tables.data_ptr()
-        strides = launch.words[1], launch.words[2]
-        launch.words[1], launch.words[2] = row, num_tokens * row
-        for index, first in enumerate(first_tokens if num_tokens else ()):
-            launch(at + index * request, table + index * table_bytes, first, first + num_tokens)
-        launch.words[1], launch.words[2] = strides
-        return self._converted(out)
+        for first in first_tokens if num_tokens else ():
+            words[0], words[10], words[11], words[12] = at, table, first, first + num_tokens
+            run()
+            at += self._heads * num_tokens * row
+            table += tables.shape[1] * tables.itemsize
+        return out if self._convert is None else self._converted(out)
 
     def _converted(self, out: Array) -> Array:
-        if self._convert is None:
-            return out
         return (out.to(self._backend.torch.float32) * self._scale).to(self._convert)
 
     def _refuse(self, num_blocks: int, num_tokens: int) -> None:
         held = num_blocks * self._block_size
         raise IndexError(f"gather: {num_tokens} tokens wanted, the block table ends at {held}")
 
-    def _prepare(self, rows: _Rows) -> _Prepared:
+    def _prepare(self, rows: _Rows) -> Prepared:
         backend, num_blocks = self._backend, self._view.shape[0]
         stored = rows.row * DTYPE_BYTES[self._view.dtype]
         kernel, unit = self._kernel(gcd(self._cache, *rows.strides), stored)
@@ -154,13 +140,7 @@ class GatherPlan:
                  backend.scales_at((self._scale,))]  # fmt: skip
         lanes, rows_per_block = lanes_and_rows(length)
         launch = backend.prepare(kernel, words, (1, 1, 1, lanes, rows_per_block, 1))
-        return _Prepared(
-            run=launch.run,
-            words=launch.words,
-            shape=launch.shape,
-            tokens=rows.tokens,
-            heads=rows.heads,
-        )
+        return launch.run, launch.words, launch.shape, rows.tokens, rows.heads
 
     def _kernel(self, alignment: int, row_bytes: int) -> tuple[str, int]:
         """Name of the kernel, and the stored bytes that one lane reads."""
