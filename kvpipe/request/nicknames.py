@@ -1,8 +1,8 @@
 """What people call a model or a device -> the name of its option file in conf/.
 
 An option file is known by its own name, by the Hub name in it (`name:`), and by what a line
-`# also: h100, h100-sxm` in its head comment says. Spelling is forgiven (case, dashes, dots); nothing
-is guessed: a name that fits two files is refused with both.
+`# also: h100, h100-sxm` in its head comment says. Spelling is forgiven (case, dashes, dots);
+nothing is guessed: a name that fits two files is refused with both.
 """
 
 from __future__ import annotations
