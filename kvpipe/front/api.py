@@ -54,7 +54,7 @@ class Telling:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult(Telling, Result):
-    """The results of all five stages (see `Result`: plan, profile, bound, ...), and how to tell them.
+    """What all five stages made (see `Result`: plan, profile, bound, ...), and how to tell it.
 
     The memory lives as long as the RunResult.
     """
