@@ -65,7 +65,7 @@ def answer_of(report: ReportInput) -> Answer:
         exit_code=exit_code,
         complaints=complaints,
         lines=partial(lay_out, contents(report)),
-        screen=partial(first_screen, report),
+        screen=partial(first_screen, report) if report.log is None else None,  # its terms matter
         verdict=_verdict_line(report),
         document=document,
         pictures={"memory_map.svg": memory_map(document)},

@@ -23,7 +23,7 @@ _BAR_WIDTH = 60
 _MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
 VERDICT_STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": ""}
 # What is cut to one line, and then left out, when the screen is too small: the least needed first.
-_CUT = ("legend", "model", "limit", "plan", "warning", "users", "change")
+_CUT = ("legend", "proof", "model", "limit", "plan", "warning", "users", "change")
 
 
 def first_screen(report: ReportInput, width: int) -> list[Line]:
@@ -37,6 +37,12 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
         blocks["limit"] = _labelled("limit", _limit(report, plan.capacity), width)
         blocks |= _card(report.profile.ranks[0], plan, width)
     blocks |= _notes(all_notes(report), width)
+    if not report.verify.reason:
+        proof = report.verify
+        words = (
+            f"{count(proof.layers, 'layer')} written and read back: {proof.mismatches:,} mismatches"
+        )
+        blocks["proof"] = _labelled("proof", proof.summary or words, width, most=1)
     if report.serve:
         blocks["serve"] = [Line("serve"), *_shell(report.serve, width - 2)]
     return _fitted(blocks, width)

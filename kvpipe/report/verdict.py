@@ -29,10 +29,9 @@ def verdict_of(report: ReportInput) -> Verdict:
     word, short = _answer(report)
     ranks = f" on each of {len(plan.ranks)} ranks" if len(plan.ranks) > 1 else ""
     pool = size(max(rank.config.size_bytes for rank in plan.ranks))
-    figures = f"max_model_len {plan.limits.max_model_len:,} tokens"
+    figures = f"{plan.num_blocks:,} blocks, {pool}{ranks}"
     if plan.requested_len > plan.limits.max_model_len:
-        figures += f" (lowered from {plan.requested_len:,})"
-    figures += f", {plan.num_blocks:,} blocks, {pool}{ranks}"
+        figures += f"; max_model_len lowered from {plan.requested_len:,}"
     return Verdict(word=word, short=f"{short} on {report.headline.device}", figures=figures)
 
 
