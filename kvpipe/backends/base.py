@@ -123,6 +123,24 @@ class Backend(ABC):
         [R, max_blocks] the tokens [first_tokens[r], first_tokens[r] + num_tokens) of its blocks."""
 
     @abstractmethod
+    def attend(
+        self,
+        keys: tuple[Buffer, ArrayView],
+        values: tuple[Buffer, ArrayView],
+        query: Array,
+        block_tables: Array,
+        spans: Array,
+        block_size: int,
+        scaling: float,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> Array:
+        """Decode attention, softmax(scaling * q K) V in float32: [R, Q, Dv] in the query's dtype.
+
+        query [R, Q, D], query head q reads KV head q // (Q / H); block_tables [R, max_blocks]
+        (block_size tokens an entry); spans [R, 2]: each request sees its tokens [first, stop), of
+        those the ones whose blocks are held; where none is, zeros. scales: of K and V, for fp8."""
+
+    @abstractmethod
     def copy_blocks(
         self,
         buffers: Sequence[Buffer],
