@@ -14,7 +14,7 @@ import kvpipe
 from kvpipe.errors import ConfigError
 from kvpipe.integrations.transformers import bind, layers_of
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.binding.transformers_cache import _trial
+from kvpipe.stages.binding.transformers_cache import trial
 
 # name -> why it is not bound
 REFUSED = {
@@ -98,7 +98,7 @@ def test_a_decoder_that_adds_tokens_of_its_own_is_refused() -> None:
 
 def test_a_trial_without_padding_would_not_have_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard's own proof: rows of one length make GIT look right."""
-    monkeypatch.setattr(_trial, "PROMPTS", (5, 5))
+    monkeypatch.setattr(trial, "PROMPTS", (5, 5))
     with pytest.raises(AssertionError):
         model, inputs = build_odd("git"), odd_inputs("git")
         own = generate(model, inputs, use_cache=True, **SHORT)

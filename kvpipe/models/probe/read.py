@@ -51,9 +51,9 @@ def decoder_of(model: Any) -> Any:
         raise ConfigError(
             Problem(
                 "model",
-                "a transformers model, its config, or a module with kv_cache_layers(block_size)",
-                f"{type(model).__name__}, which has neither",
-                "docs/own_model.md says how to plan and bind your own module",
+                "a transformers model, or its config",
+                f"{type(model).__name__}, which has no get_decoder()",
+                "kvpipe.integrations.own_module takes a module of your own (docs/own_model.md)",
             )
         )
     candidates = [part.get_decoder(), getattr(part, "base_model", None), part]

@@ -10,9 +10,9 @@ from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.probe.as_transformers import cache_layers, needs_of
 from kvpipe.specs.base import CacheLayer
-from kvpipe.stages.binding.transformers_cache._trial import choose_mode as choose_mode
 from kvpipe.stages.binding.transformers_cache.bound import allocate, backend_of, bind_needs
 from kvpipe.stages.binding.transformers_cache.match import PlannedCache, match_layers
+from kvpipe.stages.binding.transformers_cache.trial import choose_mode as choose_mode
 
 MODES = ("gather", "direct", "auto")
 
