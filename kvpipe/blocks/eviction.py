@@ -24,7 +24,7 @@ class EvictionOrder:
         self._num_blocks = num_blocks
         self._ring = np.empty(0, np.int32)
         self._place = np.empty(0, np.int32)
-        self._ring_at, self._place_of = memoryview(self._ring), memoryview(self._place)
+        self._ring_at, self._place_of = self._ring.data, self._place.data
         self._head = self._tail = 0
         self.count = 0
 
@@ -38,7 +38,7 @@ class EvictionOrder:
             # Half a pool of slack: a compaction pays for at least num_blocks / 2 appends.
             self._ring = np.empty(self._num_blocks + self._num_blocks // 2 + 64, np.int32)
             self._place = np.full(self._num_blocks, ABSENT, np.int32)
-            self._ring_at, self._place_of = memoryview(self._ring), memoryview(self._place)
+            self._ring_at, self._place_of = self._ring.data, self._place.data
         if self._tail + len(ids) > self._ring.size:
             self._compact()
         stop = self._tail + len(ids)

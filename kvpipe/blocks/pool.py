@@ -67,7 +67,7 @@ class BlockPool:
         self._state = np.zeros(num_blocks, np.int32)
         self._stack = np.arange(num_blocks, dtype=np.intp)
         # The same memory, for one block at a time: several times as fast as numpy's scalars.
-        self._state_of, self._stack_at = memoryview(self._state), memoryview(self._stack)
+        self._state_of, self._stack_at = self._state.data, self._stack.data
         self._head = 1  # the stack's free ids are _stack[_head:]; id 0, the null block, is not
         self._cached = EvictionOrder(num_blocks)
         self._peak = 0
@@ -255,17 +255,25 @@ class BlockPool:
         refuse_repeats(ids)
         blocks = ids.tolist()
         if self.index.knows_any(keys):
-            new = sum(map(self._register_one, blocks, keys))
+            new = sum(map(self._enter, blocks, keys))
         else:
             new = self.index.enter_all(keys, blocks)
         self._state[ids] = state | _KEYED
         return new
 
-    def _register_one(self, block: int, key: bytes) -> bool:
-        (found,) = self.index.lookup((key,))
+    def register_one(self, block: int, key: bytes) -> None:
+        """The same of a single block."""
+        state = self._state_of[block]
+        if state < _ONE_REFERENCE or state & _KEYED:
+            self.register([block], [key])  # says what is wrong
+        self._state_of[block] = state | _KEYED
+        self._enter(block, key)
+
+    def _enter(self, block: int, key: bytes) -> bool:
+        found = self.index.block_of(key)
         if found is None:
             self.index.enter(key, block)
-        elif self._state.item(found) == _KEYED:
+        elif self._state_of[found] == _KEYED:
             self._make_empty(self.index.replaced(key, block))
         else:
             self.index.enter_copy(key, block)

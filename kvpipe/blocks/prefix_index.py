@@ -33,6 +33,9 @@ class PrefixIndex:
         """The block of each key, None where there is none."""
         return list(map(self._block_of.get, keys))
 
+    def block_of(self, key: bytes) -> int | None:
+        return self._block_of.get(key)
+
     def key_of(self, block: int) -> bytes | None:
         return self._key_of.get(block)
 
