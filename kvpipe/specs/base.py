@@ -75,6 +75,9 @@ class KVCacheSpec(ABC):
     # Stores one compressed row a token, from which K and V are computed.
     is_latent: ClassVar[bool] = False
 
+    # As a what-if it takes its window from cache.sliding_window (see conf/attention/sliding.yaml).
+    reads_cache_window: ClassVar[bool] = False
+
     block_size: int
     page_size_padded: int | None = None
 
