@@ -27,6 +27,7 @@ from kvpipe.specs.bounds import Bound
 from kvpipe.specs.limits import RequestLimits, SpecContext, cdiv
 from kvpipe.specs.page_array import DTYPE_BYTES, PageArray
 from kvpipe.specs.runs import Runs, first_run_problem
+from kvpipe.specs.stores import Stores
 
 __all__ = [
     "DTYPE_BYTES",
@@ -35,24 +36,10 @@ __all__ = [
     "PageArray",
     "RequestLimits",
     "SpecContext",
-    "Stores",
     "cdiv",
     "differing",
     "held_at",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stores:
-    """What an engine's rules tell caches apart by. latent: compressed rows instead of K and V.
-    every_token: each token stays until its request ends."""
-
-    latent: bool = False
-    every_token: bool = False
-
-    def __str__(self) -> str:
-        rows = "latent rows" if self.latent else "K and V"
-        return f"{rows} of every token" if self.every_token else rows
 
 
 @dataclass(frozen=True, kw_only=True)
