@@ -18,7 +18,6 @@ from kvpipe.blocks import BlockManager
 from kvpipe.blocks.transfer import BlockMover
 
 REQUEST = ["model=gemma3_1b", "device=cpu", "backend=torch", "cache.kv_cache_memory_bytes=32MiB"]
-WINDOW = 512  # of Gemma 3 1B's sliding layers, in tokens
 
 
 def main() -> None:

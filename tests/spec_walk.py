@@ -16,7 +16,8 @@ from block_models import Setting, Tenant, ValueModel, config_of, full
 
 from kvpipe.blocks import BlockManager
 from kvpipe.errors import SpecError
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.runs import indices, num_indices
 
 MODES = ("none", "align", "all")

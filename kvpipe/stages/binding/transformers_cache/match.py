@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.stages.binding.transformers_cache.needs import KVNeed, LayerNeeds
 
 ROLES = ("attention", "cross", "state")
