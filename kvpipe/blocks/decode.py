@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.runs import Runs, has, num_indices
 
 # Columns of what `DecodePlan.at` returns, in tokens or table indices; -1 where there is none.

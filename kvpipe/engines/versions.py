@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.specs.base import Stores
+from kvpipe.specs.stores import Stores
 
 Version = tuple[int, int, int]
 READ: tuple[Version, ...] = ((0, 17, 0), (0, 33, 0))  # planning was read and checked in these

@@ -27,6 +27,7 @@ class SlidingWindowSpec(AttentionSpec):
 
     kind: ClassVar[str] = "sliding"
     more_fields: ClassVar[tuple[str, ...]] = ("sliding_window",)
+    reads_cache_window: ClassVar[bool] = True
 
     sliding_window: int
 
