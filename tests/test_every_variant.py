@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from kvpipe.simulation.play import TRACES
 
 import kvpipe
 from kvpipe.cache.plan import Plan
@@ -20,7 +21,6 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.engines.versions import DISTINCT, rules_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.plugins import REGISTRIES, SPECS
-from kvpipe.replay.play import TRACES
 from kvpipe.report.base import Answer
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping.planning import plan
