@@ -13,5 +13,5 @@ class LineReport(Report):
     def __init__(self, options):
         self.options = options
 
-    def render(self, answer, job, stream):
+    def render(self, answer, job, stream, folder=None):
         stream.write(f"{answer.document['plan']['num_blocks']} blocks, {answer.status}\n")
