@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from kvpipe.simulation.play import TRACES
 
 import kvpipe
 from kvpipe.cache.plan import Plan
@@ -22,6 +21,7 @@ from kvpipe.engines.versions import DISTINCT, rules_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.plugins import REGISTRIES, SPECS
 from kvpipe.report.base import Answer
+from kvpipe.simulation.play import TRACES
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping.planning import plan
 from kvpipe.text.lines import Line

@@ -68,6 +68,23 @@ def test_an_installed_package_adds_a_trace(site, tmp_path):
     assert json.loads(done.stdout)["counts"]["finished"] == 2
 
 
+def test_an_installed_package_adds_a_command_with_json_files_sweeps_and_help(site, tmp_path):
+    words = ["kvx_layers", "model=tinyllama", "device=h100_80gb"]
+    done = kvpipe(site, tmp_path, *words, "command.first=2", "report=json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert len(document["pages"]) == 2
+    (left,) = tmp_path.glob("outputs/*/*/layers.json")
+    assert json.loads(left.read_text()) == document
+    swept = kvpipe(site, tmp_path, "-m", *words, "command.first=2,3", "report=text")
+    assert swept.returncode == 0 and "2 jobs, 2 fit" in swept.stdout, swept.stderr
+    wrong = kvpipe(site, tmp_path, *words, "command.first=0", "report=text")
+    assert wrong.returncode == 2 and "command.first: expected at least 1" in wrong.stderr
+    said = kvpipe(site, tmp_path, "kvx_layers", "--help", "report=text").stdout
+    assert "command.first" in said and "how many layers are listed" in said
+    assert "kvx_layers" in kvpipe(site, tmp_path, "--help", "report=text").stdout
+
+
 @pytest.fixture
 def installed(site, monkeypatch) -> Registry:
     """The specs of this process and of the package, as an interpreter that has both sees them."""
