@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,7 +12,7 @@ from kvpipe.backends.base import Backend
 from kvpipe.blocks import BlockManager
 from kvpipe.cache.buffers import KVBuffers
 from kvpipe.cache.plan import Plan
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.specs.base import CacheLayer
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.allocation.base import AllocationRequest
@@ -67,7 +68,8 @@ def bind(
     BoundModel, whose `unbind()` takes the hooks off the model.
 
     mode: gather, direct, or auto (direct where the model can, which is tried). backend: what owns
-    the memory (torch on the model's device). buffers: memory that is allocated already.
+    the memory (host on a CPU with a compiler, else torch on the model's device). buffers: memory
+    that is allocated already.
     max_num_seqs: rows of a batch, at most. shuffle: seed of a random order in which block ids are
     handed out. ConfigError names what the plan and the model disagree on."""
     require_transformers()
@@ -200,8 +202,13 @@ def allocate(planned: PlannedCache, backend: Backend) -> KVBuffers:
 
 
 def backend_of(model: Any) -> Backend:
+    """The kernels where the model is on a CPU and they can be compiled here, else torch."""
+    from kvpipe.backends.host import HostBackend
     from kvpipe.backends.torch_ import TorchBackend
 
+    if model.device.type == "cpu" and not HostBackend.problems():
+        with suppress(KvpipeError):  # a cache folder that is not ours, a compiler that fails
+            return HostBackend()
     return TorchBackend(TorchBackend.Options(name="torch", device=str(model.device)))
 
 
