@@ -8,7 +8,7 @@ of a launch, is here and in the plans, so that tests on a CPU run the lines a GP
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvpipe.backends._grid import MAX_GRID_Y, MAX_ROWS, THREADS, grid_x, lanes_and_rows
@@ -96,6 +96,16 @@ class KernelBackend(Launcher):
     ) -> Array:
         plan = self._gather_plan(buffer, view, block_size, out_dtype, scale)
         return plan.heads_apart(self.table(block_tables).contiguous(), first_tokens, num_tokens)
+
+    def plan_gather_heads(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Callable[[Array, Sequence[int], int], Array]:
+        return self._gather_plan(buffer, view, block_size, out_dtype, scale).heads_apart
 
     def _gather_plan(
         self, buffer: Buffer, view: ArrayView, block_size: int, out_dtype: str | None, scale: float
