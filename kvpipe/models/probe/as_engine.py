@@ -176,7 +176,10 @@ def _probed(config: Any) -> Probed:
     )
 
 
-_ADVICE = "write its geometry into a file of conf/model instead"
+_ADVICE = (
+    "write its geometry: a copy of conf/model/llama.yaml as DIR/model/NAME.yaml, "
+    "then --config-dir DIR model=NAME"
+)
 
 
 def _advised(file: ConfigFile, problem: Problem) -> Problem:
