@@ -59,9 +59,15 @@ def decoder_of(model: Any) -> Any:
     candidates = [part.get_decoder(), getattr(part, "base_model", None), part]
     for found in candidates:  # ModernBERT's `decoder` is its head
         if hasattr(found, "forward") and _takes_cache(found):
-            return found
+            return _innermost(found)
     got = f"{type(candidates[0]).__name__}, whose forward has no argument for one"
     raise ConfigError(Problem("model", "a decoder that takes a cache", got))
+
+
+def _innermost(found: Any) -> Any:
+    """The decoder of a text model that is an encoder-decoder itself (Florence-2's Bart)."""
+    inner = found.get_decoder() if hasattr(found, "get_decoder") else found
+    return inner if inner is found or not _takes_cache(inner) else _innermost(inner)
 
 
 def _takes_cache(module: Any) -> bool:
@@ -93,11 +99,16 @@ def empty_cache(model: Any) -> Cache:
     """transformers' own. An encoder-decoder's layers are those that its decoder touches: its config
     counts the encoder's, unless it names the kind of each."""
     config = text_config(model.config)
-    if not getattr(model.config, "is_encoder_decoder", False):
+    if not _has_encoder(model.config):
         return DynamicCache(config=config)
     typed = getattr(config, "layer_types", None) is not None
     own = DynamicCache(config=config) if typed else DynamicCache()
     return EncoderDecoderCache(own, DynamicCache())
+
+
+def _has_encoder(config: Any) -> bool:
+    parts = (config, text_config(config))
+    return any(getattr(part, "is_encoder_decoder", False) for part in parts)
 
 
 def _inputs(decoder: Any, cache: Cache) -> dict[str, Any]:
@@ -158,7 +169,7 @@ def _kinds(config: Any, layers: Sequence[Any]) -> tuple[Sequence[str], Sequence[
     those of the config (a model with two attentions in one) are what their class says."""
     types: list[str] = []
     windows: list[int | None] = []
-    if getattr(config, "layer_types", None) or not getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "layer_types", None) or not _has_encoder(config):
         types, options = get_layer_types_and_kwargs(config)
         windows = [option.get("sliding_window") for option in options]
     rest = layers[len(types) :]

@@ -139,10 +139,11 @@ class TransformersBinding(Binding):
         chunked = chunk if max(lengths) > chunk else None
         inputs = reference.random_inputs(model, lengths, options.seed)
         storage = _storage(planned, needs)
-        own = reference.generate(
-            model, inputs, new_tokens, chunked,
-            reference.own_cache(needs, model.config, storage),
-        )  # fmt: skip
+        with reference.users_file("a config.json with which transformers generates"):
+            own = reference.generate(
+                model, inputs, new_tokens, chunked,
+                reference.own_cache(needs, model.config, storage),
+            )  # fmt: skip
         cache = bind_needs(model, needs, planned, mode=mode, buffers=buffers, shuffle=options.seed)
         try:
             if options.inject != "none":
