@@ -39,6 +39,8 @@ class EngineRules:
     cuda_block_sizes: tuple[int, ...] = ()
     # first_refused: it fails where an encoder-only layer comes first and pages differ in size.
     encoder_only: Literal["stored", "first_refused", "refused"] = "stored"
+    # Layers that keep the first tokens and the last, and free those between.
+    holes: Literal["stored", "refused"] = "stored"
     # A rank that stores nothing beside ranks that do.
     empty_rank: Literal["allowed", "refused"] = "allowed"
 

@@ -167,6 +167,7 @@ RULES: tuple[Row, ...] = (
         )
         for row in _changed(rule, before, after, (0, 33, 0), f"{_READ}; {_BETWEEN}", certain=False)
     ),
+    Row(rule="holes", value="refused", source="no release that was read has such a cache"),
     Row(rule="empty_rank", value="refused", source=_READ),
     Row(rule="window_conflict", value="refused", source=_READ),
     Row(rule="request_bound", value="max_blocks", source=_READ),

@@ -235,6 +235,12 @@ class KVCacheSpec(ABC):
         return bool(self.bound) and not self.keeps_every_token
 
     @property
+    def leaves_a_hole(self) -> bool:
+        """Whether what a late query reads is more than one run of tokens."""
+        bound = self.bound or Bound()
+        return self.frees_tokens and len(bound.visible(2 * sum(bound.sizes.values()))) > 1
+
+    @property
     def is_plain_window(self) -> bool:
         """K and V of the last W tokens, and nothing else: the one bounded cache that engines turn
         into full attention by themselves, where a page can be neither divided nor padded."""

@@ -28,6 +28,7 @@ def group_layers(
     if not layers:
         return Grouping(groups=())
     _check_encoder_only(layers, rules)
+    _check_holes(layers, rules)
     if spec := one_group(layers, rules):
         return _single(layers, spec)
     if disable_hybrid:
@@ -55,6 +56,18 @@ def _check_encoder_only(layers: Layers, rules: EngineRules) -> None:
             some(found),
             "set engine=kvpipe",
             reference="ValueError",
+        )
+
+
+def _check_holes(layers: Layers, rules: EngineRules) -> None:
+    holed = {id(spec) for spec in distinct(layers.values()) if spec.leaves_a_hole}
+    if rules.holes == "refused" and holed:
+        raise refuse(
+            "engine.name",
+            f"an engine whose caches may have a hole (those of {rules.name} have none)",
+            some(name for name, spec in layers.items() if id(spec) in holed),
+            "set engine=kvpipe",
+            reference="NotImplementedError",
         )
 
 
