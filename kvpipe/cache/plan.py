@@ -6,6 +6,7 @@ Sizes in bytes, lengths in tokens. Everything is frozen and free of torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvpipe.notes import Note
@@ -164,7 +165,7 @@ class Plan:
     shared_layers: tuple[tuple[str, str], ...]
     padding: tuple[Padding, ...]
     capacity: Capacity | None  # None when there is nothing to store
-    printed: tuple[EngineCapacity, ...]
+    printed: Sequence[EngineCapacity]  # as a tuple; a line is worked out when it is read
     notes: tuple[Note, ...] = ()
 
     @property
