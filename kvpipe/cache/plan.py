@@ -28,6 +28,16 @@ class LayerPages:
     layer_stride: int = 0
     head_stride: int | None = None
 
+    @classmethod
+    def one_a_block(cls, layer: str, page: int) -> LayerPages:
+        """Pages one after the other from byte 0. Fills the frozen instance at once: field by field
+        takes a quarter of the planning time of a model whose layers are alike."""
+        made = cls.__new__(cls)
+        made.__dict__.update(
+            layer=layer, offset=0, block_stride=page, layer_stride=0, head_stride=None
+        )
+        return made
+
 
 @dataclass(frozen=True, kw_only=True)
 class KVCacheTensor:
