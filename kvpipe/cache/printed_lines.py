@@ -1,4 +1,4 @@
-"""What each engine would print for a plan: worked out when somebody looks, since each line is a plan.
+"""What each engine would print for a plan: worked out when somebody looks, since a line is a plan.
 
 Reads like a tuple, the run's own engine first.
 """
