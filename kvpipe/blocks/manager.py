@@ -103,20 +103,27 @@ class BlockManager:
         *,
         identity: PrefixIdentity | None = None,
         encoder_tokens: int | None = None,
+        chain: PrefixChain | None = None,
     ) -> int:
         """A new request. Returns how many of its first tokens are cached: their blocks are held
         from now on and need not be computed. At least one token of the prompt always remains.
 
         prompt_tokens may be left out without prefix caching. encoder_tokens: of this request
-        (None: the limits' max_encoder_tokens)."""
+        (None: the limits' max_encoder_tokens). chain: the prompt's keys, where they are known
+        already, in place of its tokens."""
         self._seats.refuse_new(request)
         limits = self._limits_with(encoder_tokens)
-        chain = None
-        if self.prefix_caching and prompt_tokens is not None:
-            chain = PrefixChain(self.prefixes.granule, identity or PrefixIdentity())
+        if chain is not None and chain.granule != self.granule:
+            raise BlockError(f"keys every {chain.granule} tokens, expected every {self.granule}")
+        if not self.prefix_caching:
+            chain = None
+        elif chain is None and prompt_tokens is not None:
+            chain = PrefixChain(self.granule, identity or PrefixIdentity())
             chain.extend(prompt_tokens)
         if prompt_tokens is not None:
             self._granter.refuse_length(request, len(prompt_tokens))
+        elif chain is not None:
+            self._granter.refuse_length(request, chain.num_tokens)
         live = self._seat(LiveRequest(request, -1, limits, chain), 0)
         hit = self.prefixes.claim(live, chain) if chain is not None else 0
         self._seats.num_tokens[live.row] = hit

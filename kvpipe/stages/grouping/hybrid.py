@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.cache.plan import Capacity, EngineCapacity, Plan, RankPlan
+from kvpipe.cache.printed_lines import PrintedLines
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import KvpipeError
 from kvpipe.specs.answers import check_answers
@@ -47,7 +49,7 @@ def make_plan(request: GroupingRequest) -> Plan:
     made = plan_ranks(request, layers, request.rules, request.fit)
     seen = request.rules.limits(made.limits)
     others = [
-        _as_printed_by(rules, request, layers, made.limits)
+        partial(_as_printed_by, rules, request, layers, made.limits)
         for rules in request.compared
         if rules.name != request.rules.name
     ]
@@ -60,7 +62,7 @@ def make_plan(request: GroupingRequest) -> Plan:
         shared_layers=shared,
         padding=made.grouping.padding,
         capacity=capacity,
-        printed=(made.ranks[0].printed, *others),
+        printed=PrintedLines(made.ranks[0].printed, others),
         notes=tuple(notes(request, made, capacity)),
     )
 
