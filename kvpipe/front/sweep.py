@@ -18,14 +18,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import _run_hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -36,9 +38,7 @@ from kvpipe.request.compose import (
     compose_request,
     configuration,
     run_folder,
-    use_search_path,
 )
-from kvpipe.request.confdir import CONF_DIR
 
 MAX_JOBS = 100_000
 
@@ -50,7 +50,7 @@ def run_sweep(args: Namespace, parser: ArgumentParser) -> int:
     args.overrides = [o for o in args.overrides if not o.startswith("hydra.sweep.dir=")]
     args.overrides.append(f"hydra.sweep.dir='{folder}'")
     try:
-        run_hydra(args, parser)
+        _launch(args, len(jobs))
     except OSError as error:  # a full disk: say so, and keep what the finished jobs left
         print(f"kvpipe: {folder}: {error.strerror or error}", file=sys.stderr)
     except ConfigError:
@@ -126,24 +126,63 @@ def _unknown_keys(raw: dict[str, Any]) -> list[Problem]:
     return [p for p in collect(raw)[1] if p.expected.startswith(("a known", "a registered"))]
 
 
+def _launch(args: Namespace, jobs: int) -> None:
+    """Hydra's sweeper and launcher, as the command line chose them, on guarded configs."""
+    with configuration(args.config_dir, args.config_path), _hydras_errors():
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        config = hydra.compose_config(
+            config_name=args.config_name or CONFIG_NAME,
+            overrides=args.overrides,
+            run_mode=RunMode.MULTIRUN,
+            with_log_configuration=True,
+        )
+        callbacks = Callbacks()
+        callbacks.callbacks.append(Progress(jobs))
+        context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
+        sweeper = Plugins.instance().instantiate_sweeper(
+            config=config, hydra_context=context, task_function=_job
+        )
+        sweeper.sweep(arguments=list(config.hydra.overrides.task))
+
+
 def run_hydra(args: Namespace, parser: ArgumentParser) -> int:
-    """Hydra's own front end (help, --cfg, completion, sweeps) on our config and search path."""
-    use_search_path([args.config_dir] if args.config_dir else [])
-    with _errors_raised():
-        try:
-            _run_hydra(
-                args=args,
-                args_parser=parser,
-                task_function=_job,
-                config_path=str(CONF_DIR),
-                config_name=CONFIG_NAME,
+    """Hydra's own pages (help, --cfg, --info, completion) on our config and search path."""
+    name = args.config_name or CONFIG_NAME
+    with configuration(args.config_dir, args.config_path), _hydras_errors():
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        if args.help:
+            hydra.app_help(config_name=name, args_parser=parser, args=args)
+        elif args.hydra_help:
+            hydra.hydra_help(config_name=name, args_parser=parser, args=args)
+        elif args.cfg:
+            hydra.show_cfg(
+                config_name=name,
+                overrides=args.overrides,
+                cfg_type=args.cfg,
+                package=args.package,
+                resolve=args.resolve,
             )
-        except (HydraException, OmegaConfBaseException, ValueError, KeyError) as error:
-            line = " ".join(str(error).split())
-            raise ConfigError(Problem("overrides", "settings that compose", line)) from error
-        except SystemExit as end:  # --help and the like end the process in Hydra's own front end
-            return 2 if end.code else 0  # what Hydra refuses here is a wrong request
+        elif args.info:
+            hydra.show_info(args.info, config_name=name, overrides=args.overrides)
+        else:
+            hydra.shell_completion(config_name=name, overrides=args.overrides)
     return 0
+
+
+@contextmanager
+def _hydras_errors() -> Iterator[None]:
+    """Whatever Hydra has against a request, as a wrong request."""
+    try:
+        with _errors_raised():
+            yield
+    except (HydraException, OmegaConfBaseException, ValueError, KeyError) as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(Problem("overrides", "settings that compose", line)) from error
+    except SystemExit as end:
+        if end.code:  # what Hydra's pages refuse, they have said on stderr
+            raise ConfigError(Problem("--cfg", "a section of the config", "another")) from end
 
 
 @contextmanager
@@ -174,19 +213,14 @@ def _job(config: DictConfig) -> float | None:
     return float(outcome.exit_code)
 
 
-class SweepTable(Callback):
-    """Progress while the jobs of a sweep run in this process; joblib runs them elsewhere."""
+class Progress(Callback):
+    """A bar while the jobs of a sweep run in this process; joblib runs them elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int) -> None:
         self.done = 0
-        self.total = 0
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        self.total = len(_split(list(config.hydra.overrides.task))[1])
+        self.total = total
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
-        if not self.total:
-            return
         self.done += 1
         width = 30
         bar = "#" * (width * self.done // self.total)
