@@ -13,7 +13,6 @@ from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.errors import ConfigCompositionException, HydraException
@@ -113,7 +112,7 @@ class BoundedRepository(ConfigRepository):  # type: ignore[misc]
                 Problem(config_path, "a config inside the folders that are searched", "a way out")
             )
         source = self._find_object_source(config_path, ObjectType.CONFIG)
-        if isinstance(source, FileConfigSource) and source.full_path() not in _TRUSTED:
+        if source is not None and source.scheme() == "file" and source.full_path() not in _TRUSTED:
             check_yaml(Path(source.path, source._normalize_file_name(config_path)))
         loaded = super().load_config(config_path)
         if loaded is not None and not OmegaConf.is_dict(loaded.config):

@@ -20,8 +20,8 @@ from kvpipe.errors import ConfigError, Problem
 
 # Resolvers that compute from the config alone.
 PURE = ("oc.create", "oc.decode", "oc.deprecated", "oc.dict.keys", "oc.dict.values", "oc.select")
-MAX_INTERPOLATIONS = 5_000
-MAX_CHARACTERS = 1 << 20
+MAX_INTERPOLATIONS = 400
+MAX_CHARACTERS = 1 << 16
 
 _KNOB = "write the value"
 
