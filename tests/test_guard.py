@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.__main__ import run
+from kvpipe.front.main import run
 
 # Settings under `hydra:`, as a file would say them. ESCAPED, VICTIM: see `scene`.
 SAID_TO_HYDRA = {
@@ -174,7 +174,7 @@ def joblib(text: str) -> list[str]:
 
 
 def page(text: str) -> list[str]:
-    return [*config_dir(text), "--help"]
+    return [*config_dir(text), "--help", "all"]
 
 
 def shown(text: str) -> list[str]:

@@ -21,8 +21,8 @@ from kvpipe.errors import Problem
 
 # Settings of Hydra that the command line may set, and the groups it may choose from.
 ALLOWED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.searchpath", "hydra.verbose")
-ALLOWED_UNDER = ("hydra.launcher.", "hydra.sweeper.")
-ALLOWED_GROUPS = ("hydra/launcher", "hydra/sweeper")
+ALLOWED_UNDER = ("hydra.launcher.",)
+ALLOWED_GROUPS = ("hydra/launcher",)
 
 # Keys whose values Hydra or logging would import; plugins of Hydra that are installed.
 _NAMES_CODE = ("_target_", "()", "class", "factory")
@@ -110,8 +110,8 @@ def chosen_in_a_file(choices: Mapping[str, Any], said: set[str]) -> list[Problem
 
 
 def named_code(hydra: Any) -> list[Problem]:
-    """Every class or function that the composed launcher and sweeper name and that is no installed
-    plugin of Hydra's. hydra: plain containers, interpolations unresolved."""
+    """Every class or function that the composed launcher names and that is no installed plugin of
+    Hydra's. hydra: plain containers, interpolations unresolved."""
     return [
         Problem(
             key,
@@ -119,8 +119,7 @@ def named_code(hydra: Any) -> list[Problem]:
             repr(value),
             "register a plugin through an entry point",
         )
-        for section in ("launcher", "sweeper")
-        for key, value in _walk(hydra.get(section), f"hydra.{section}")
+        for key, value in _walk(hydra.get("launcher"), "hydra.launcher")
         if not (isinstance(value, str) and value.startswith(_INSTALLED))
     ]
 

@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.errors import ConfigCompositionException, HydraException
@@ -31,6 +29,7 @@ from kvpipe.request.guard import (
     refused_folders,
     refused_override,
 )
+from kvpipe.request.hydra_private import ConfigLoaderImpl, ConfigRepository
 from kvpipe.request.own_values import own_values_only
 
 # Where Hydra's settings may be read from: ours, Hydra's own, and its installed plugins.
@@ -126,7 +125,9 @@ def _of_hydra(loaded: Any, where: str) -> list[Problem]:
         said = OmegaConf.to_container(loaded.config, resolve=False)
     except OmegaConfBaseException as error:
         return [Problem(where, "a config of settings", " ".join(str(error).split()))]
-    found = {key: said[key] for key in said if str(key) == "hydra"} if isinstance(said, dict) else {}
+    found = (
+        {key: said[key] for key in said if str(key) == "hydra"} if isinstance(said, dict) else {}
+    )
     return [
         Problem(key, IN_FILES, f"{value!r} in {where.removeprefix('file://')}")
         for key, value in (pair for key in found for pair in leaves(found[key], str(key)))

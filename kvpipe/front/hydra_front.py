@@ -1,0 +1,43 @@
+"""Hydra's own pages (--help all, --cfg, --info, completion) on our guarded config."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.request.compose import CONFIG_NAME, configuration
+from kvpipe.request.hydra_private import show_page
+
+
+def run_hydra(args: Namespace, parser: ArgumentParser) -> int:
+    """0, or 2 where Hydra refuses, having said why."""
+    with configuration(args.config_dir, args.config_path), hydras_errors():
+        try:
+            show_page(GlobalHydra.instance().hydra, args, parser, args.config_name or CONFIG_NAME)
+        except SystemExit as end:
+            return 2 if end.code else 0
+    return 0
+
+
+@contextmanager
+def hydras_errors() -> Iterator[None]:
+    """What Hydra has against a request, as a wrong request. Hydra prints errors its own way and
+    exits with 1 unless a variable says to raise them."""
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, ValueError, KeyError) as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(Problem("overrides", "settings that compose", line)) from error
+    finally:
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if before is not None:
+            os.environ["HYDRA_FULL_ERROR"] = before
