@@ -1,7 +1,7 @@
 """Nobody else's file runs, opens or hides anything: each attack through each entrance.
 
-An attack is a file or an argument. Each ends with exit code 2 before anything is imported, opened or
-written: the marker package is not imported, the victim file is whole, no folder appears. On each
+An attack is a file or an argument. Each ends with exit code 2 before anything is imported, opened
+or written: the marker package is not imported, the victim file is whole, no folder appears. On each
 commit an attack goes through one entrance, in turn; the full tier tries every pair.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ FILES = {
     "way out of the folder": "defaults: [/../outside]",
     "way out by group": "defaults: [{/model: ../../outside}]",
     "alias bomb": "a: &a [1,1,1,1,1,1,1,1,1]\n"
-    + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefg", "bcdefgh")),
+    + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefgh")),
     "alias of itself": "a: &a [*a]",
     "deep nesting": "a: " + "[" * 5_000,
     "python object": "a: !!python/object/apply:os.system ['touch ran']",
@@ -81,7 +82,8 @@ ELSEWHERE = {
     "environment, with blanks": "device: {name: '${ oc.env : HOME }'}",
     "environment, decoded": "device: {name: \"${oc.decode:'${oc.env:HOME}'}\"}",
     "environment, with a default": "device: {name: '${oc.env:NOT_THERE,x}'}",
-    "environment, selected": "device: {source: '${oc.env:HOME}', name: '${oc.select:device.source}'}",
+    "environment, selected": "device: {source: '${oc.env:HOME}', "
+    "name: '${oc.select:device.source}'}",
     "date": "device: {name: '${now:%Y}'}",
     "where Hydra is": "device: {name: '${hydra:runtime.cwd}'}",
     "Hydra's section": "device: {name: '${hydra.runtime.cwd}'}",

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import kvpipe.front.sweep as sweep
+from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
 from kvpipe.front.sweep_folder import sweep_folder
 
@@ -53,7 +54,7 @@ def test_a_signal_ends_a_sweep_with_the_table_and_the_same_command_goes_on(
     out, err = capsys.readouterr()
     assert "4 jobs, 2 fit" in out and "lost" in out
     assert f"stopped by {number.name}; the same command with hydra.sweep.dir=" in err
-    assert (folder / "s/sweep.csv").read_text().count("fits") == 2
+    assert (folder / "s/sweep.csv").read_text().count(",fits,0,") == 2
     kept = (folder / "s/0/plan.json").read_text()
     assert run(JOBS) == 0
     out, err = capsys.readouterr()
@@ -79,9 +80,10 @@ def test_a_folder_of_other_jobs_or_of_all_jobs_is_left_alone(folder):
 
 
 def test_one_process_at_a_time_runs_a_sweep(capsys, folder):
-    with sweep_folder(folder / "s", [[]]), pytest.raises(Exception, match="no other process"):
-        with sweep_folder(folder / "s", [[]]):
-            raise AssertionError("two at once")
+    jobs: list[list[str]] = [[]]
+    refused = pytest.raises(ConfigError, match="no other process")
+    with sweep_folder(folder / "s", jobs), refused, sweep_folder(folder / "s", jobs):
+        raise AssertionError("two at once")
 
 
 def whole(path: Path) -> bool:

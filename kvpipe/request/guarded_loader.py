@@ -125,10 +125,9 @@ def _of_hydra(loaded: Any, where: str) -> list[Problem]:
         said = OmegaConf.to_container(loaded.config, resolve=False)
     except OmegaConfBaseException as error:
         return [Problem(where, "a config of settings", " ".join(str(error).split()))]
-    found = (
-        {key: said[key] for key in said if str(key) == "hydra"} if isinstance(said, dict) else {}
-    )
+    if not isinstance(said, dict) or "hydra" not in said:
+        return []
     return [
         Problem(key, IN_FILES, f"{value!r} in {where.removeprefix('file://')}")
-        for key, value in (pair for key in found for pair in leaves(found[key], str(key)))
+        for key, value in leaves(said["hydra"], "hydra")
     ]

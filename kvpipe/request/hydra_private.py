@@ -26,8 +26,8 @@ def flags_parser() -> ArgumentParser:
 
 
 def show_page(hydra: Any, args: Namespace, parser: ArgumentParser, config_name: str) -> None:
-    """The page of Hydra's that the flags ask for, on a Hydra that is set up: the public `hydra.main`
-    reads sys.argv, in which our command word is no override, and has a loader without a guard."""
+    """The page of Hydra's that the flags ask for, on a Hydra that is set up. The public
+    `hydra.main` reads sys.argv, where our command word is no override, and has no guard."""
     if args.help:
         hydra.app_help(config_name=config_name, args_parser=parser, args=args)
     elif args.hydra_help:
