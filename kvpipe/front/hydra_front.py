@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.named import named
 from kvpipe.request.compose import CONFIG_NAME, configuration
 from kvpipe.request.hydra_private import show_page
+from kvpipe.text.clean import clean_lines
 
 
 def run_hydra(args: Namespace, parser: ArgumentParser) -> int:
     """0, or 2 where Hydra refuses, having said why."""
     with configuration(args.config_dir, args.config_path), hydras_errors():
+        shown, code = StringIO(), 0
         try:
-            show_page(GlobalHydra.instance().hydra, args, parser, args.config_name or CONFIG_NAME)
+            with redirect_stdout(shown):
+                hydra, name = GlobalHydra.instance().hydra, args.config_name or CONFIG_NAME
+                show_page(hydra, args, parser, name)
         except SystemExit as end:
-            return 2 if end.code else 0
-    return 0
+            code = 2 if end.code else 0
+        with named("stdout"):  # pages hold names and texts of anybody's files
+            sys.stdout.write(clean_lines(shown.getvalue()))
+    return code
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.named import in_words, named
 from kvpipe.front.hydra_front import hydras_errors
 from kvpipe.front.sweep_folder import pending, row_of_job, sweep_folder
 from kvpipe.plugins import COMMANDS
@@ -42,6 +43,7 @@ from kvpipe.request.compose import (
     run_folder,
 )
 from kvpipe.request.hydra_private import callbacks_of, sweep_jobs
+from kvpipe.text.clean import clean_lines
 
 MAX_JOBS = 100_000
 
@@ -100,7 +102,7 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
     if done := len(sweep.jobs) - len(numbers):
         print(f"kvpipe: {folder}: {done:,} jobs are done, {len(numbers):,} to go", file=sys.stderr)
     try:
-        with stopped_by_signals(), hydras_errors():
+        with stopped_by_signals(), hydras_errors(), named(folder):
             hydra = GlobalHydra.instance().hydra
             assert hydra is not None
             config = hydra.compose_config(
@@ -118,8 +120,7 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
             for first, last in _runs(numbers):
                 launcher.launch(sweep.jobs[first : last + 1], initial_job_idx=first)
     except OSError as error:  # a full disk: say so, and keep what the finished jobs left
-        where = error.filename or folder
-        print(f"kvpipe: {where}: {error.strerror or error}", file=sys.stderr)
+        print(f"kvpipe: {in_words(error)}", file=sys.stderr)
     except Stopped as stop:
         print(
             f"kvpipe: stopped by {stop.signal.name}; the same command with "
@@ -242,20 +243,32 @@ class Progress(Callback):
 def finish(folder: Path, jobs: Sequence[Sequence[str]], command: type[Command]) -> int:
     """Print the table (or one JSON line a job), write sweep.csv; the largest exit code."""
     from kvpipe.files.atomic import write_atomic
-    from kvpipe.report.sweep_table import sweep_csv, sweep_table
+    from kvpipe.report.sweep_table import sweep_csv
 
     rows = [row_of_job(folder, number, job) for number, job in enumerate(jobs)]
     write_atomic(folder / "sweep.csv", sweep_csv(rows, command.fields))
+    with named("stdout"):
+        _print(folder, rows, jobs, command)
+    return max((int(row["exit_code"]) for row in rows), default=0)
+
+
+def _print(
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    jobs: Sequence[Sequence[str]],
+    command: type[Command],
+) -> None:
+    from kvpipe.report.sweep_table import sweep_table
+
     wants_json = any(o.startswith("report=json") for job in jobs for o in job)
     if wants_json:
         for row in rows:
             print(_json_line(folder, row, command))
     else:
         left = ", ".join((*command.files, "result.json"))
-        sys.stdout.write(sweep_table(rows, command.columns, command.legend))
+        sys.stdout.write(clean_lines(sweep_table(rows, command.columns, command.legend)))
         print(f"  files: {folder}/")
         print(f"    sweep.csv, and of each job <job>/{left}")
-    return max((int(row["exit_code"]) for row in rows), default=0)
 
 
 def _json_line(folder: Path, row: dict[str, Any], command: type[Command]) -> str:
