@@ -66,7 +66,7 @@ def run_job(
         write_atomic(folder / name, text)
     if stream is not None:
         with named("stdout"):
-            report.render(answer, job, stream)
+            report.render(answer, job, stream, folder)
     return write_outcome(folder, _outcome(answer))
 
 

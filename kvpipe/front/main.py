@@ -83,13 +83,13 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if {"--help", "-h"} & set(arguments) and "all" not in arguments:
         return _help(arguments)
-    from kvpipe.front.words import words_to_overrides
+    from kvpipe.front.words import flags_to_words, words_to_overrides
     from kvpipe.request.hydra_private import flags_parser
 
     parser = flags_parser()
     arguments = [word for word in arguments if word != "all" or "--help" not in arguments]
     parser.error = _refuse_arguments  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(flags_to_words(arguments))
     if args.experimental_rerun:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
     args.overrides = words_to_overrides(args.overrides)
