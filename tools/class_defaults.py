@@ -5,7 +5,8 @@
 One entry a model_type that generates, and one for each part that generates inside another:
 `defaults` (field -> what the class supplies where a file leaves it out, before anything is derived),
 `aliases` (standard name -> the class's own), `text` (the key of the part that generates and its
-type), `pattern` (layer_types that the class derives, where one rule gives them).
+type), `pattern` (the round of layer_types that the class repeats; null where it derives them by a
+rule of its own).
 """
 
 from __future__ import annotations
@@ -91,9 +92,18 @@ def entry(config_class: type) -> dict[str, Any]:
     found: dict[str, Any] = {"defaults": defaults_of(config_class)}
     if aliases := dict(getattr(config_class, "attribute_map", {}) or {}):
         found["aliases"] = aliases
-    if pattern := pattern_of(config_class):
+    pattern = pattern_of(config_class)
+    if pattern or derives_types(config_class):
         found["pattern"] = pattern
     return found
+
+
+def derives_types(config_class: type) -> bool:
+    """Whether a file without layer_types is given some."""
+    try:
+        return bool(getattr(config_class(), "layer_types", None))
+    except Exception:
+        return False
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ is supplied by its family; what no family knows is an error, unless `probe` asks
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -120,7 +121,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
     """The geometry of a file of a known family."""
     family = family_of(file)
     config = family.config(file.text)
-    weights = family.weights(config)
+    weights = family.weights(config) if family.weights else None
     weight_bytes = _weight_bytes(file, weights)
     return ModelGeometry(
         name=file.name,
@@ -129,10 +130,10 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         num_layers=family.num_layers(config),
         caches=tuple(family.caches(config)),
         hidden_size=config.hidden_size,
-        intermediate_size=_intermediate_size(config) or widest(weights),
-        vocab_size=config.count("vocab_size"),
+        intermediate_size=_intermediate_size(config) or widest(weights or ()),
+        vocab_size=config.number("vocab_size"),
         num_attention_heads=config.number("num_attention_heads"),
-        parameter_count=count_parameters(weights),
+        parameter_count=None if weights is None else count_parameters(weights),
         weight_bytes=weight_bytes,
         encoder_tokens=family.encoder_tokens(config),
         experts_per_token=_experts_per_token(config),
@@ -141,9 +142,13 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
         source="config.json",
         notes=tuple(_notes(file, weight_bytes)),
-        rank_parameters=lambda tp, stage, first, last: rank_parameters(
-            weights, tp=tp, stage_layers=stage, first=first, last=last
-        ),
+        rank_parameters=None if weights is None else _by_rank(weights),
+    )
+
+
+def _by_rank(weights: list[Weight]) -> Callable[[int, range, bool, bool], int]:
+    return lambda tp, stage, first, last: rank_parameters(
+        weights, tp=tp, stage_layers=stage, first=first, last=last
     )
 
 
@@ -164,9 +169,9 @@ def _expert_size(config: Config) -> int:
     return config.number("moe_intermediate_size") or _intermediate_size(config)
 
 
-def _weight_bytes(file: ConfigFile, weights: list[Weight]) -> int | None:
+def _weight_bytes(file: ConfigFile, weights: list[Weight] | None) -> int | None:
     """Only a quantised checkpoint's: others follow from the count and the served dtype."""
-    if file.quantization is None:
+    if file.quantization is None or weights is None:
         return None
     return quantized_bytes(weights, file.quantization, DTYPE_BYTES[file.dtype or "float32"])
 

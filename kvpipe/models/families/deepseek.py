@@ -136,7 +136,7 @@ latent = partial(decoder, block=deepseek_block)
 FAMILIES = {
     "deepseek_v2": Family(caches=latent_caches, weights=latent, defaults=V2),
     "deepseek_v3": Family(caches=latent_caches, weights=latent, defaults=V3),
-    "kimi_k2": Family(caches=latent_caches, weights=latent, defaults=V3),
+    "kimi_k2": Family(caches=latent_caches, weights=latent, like="deepseek_v3"),
     "deepseek_v32": Family(
         caches=indexed_caches, weights=partial(decoder, block=indexed_block), defaults=V3_2
     ),

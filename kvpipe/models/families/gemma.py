@@ -29,7 +29,13 @@ def patterned_caches(config: Config, *, pattern: int) -> list[CacheGeometry]:
 
 def gemma3n_caches(config: Config) -> list[CacheGeometry]:
     """The last num_kv_shared_layers read the last cache of their type before them."""
-    types, caches = types_of(config, 5), patterned_caches(config, pattern=5)
+    return sharing_caches(config, types_of(config, 5), patterned_caches(config, pattern=5))
+
+
+def sharing_caches(
+    config: Config, types: list[str], caches: list[CacheGeometry]
+) -> list[CacheGeometry]:
+    """The last num_kv_shared_layers read the last cache of their type before them."""
     first_shared = config.num_layers - config.number("num_kv_shared_layers")
     stores = {kind: caches[i].name for i, kind in enumerate(types[:first_shared])}
     missing = set(types[first_shared:]) - set(stores)
