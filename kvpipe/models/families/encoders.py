@@ -34,7 +34,7 @@ def bart_decoder_layers(config: Config) -> int:
 
 def bart_caches(config: Config) -> list[CacheGeometry]:
     heads = config.count("decoder_attention_heads")
-    head_size = config.count("d_model") // heads
+    head_size = config.hidden_size // heads
     return decoder_caches(bart_decoder_layers(config), heads, head_size)
 
 
@@ -257,6 +257,11 @@ T5_NAMES = {
     "intermediate_size": "d_ff",
     "max_position_embeddings": "n_positions",
 }
+# Masked language models: encoders unless a file says is_decoder.
+_ENCODERS = """
+bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert
+roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod
+"""
 QKV = ("query", "key", "value")
 
 FAMILIES = {
@@ -289,6 +294,7 @@ FAMILIES = {
         weights=partial(bert_weights, projections=(*QKV, *(f"{name}_global" for name in QKV))),
         defaults=BERT,
     ),
+    **{name: Family(caches=encoder_caches) for name in _ENCODERS.split()},
     "bert": Family(
         caches=encoder_caches, weights=partial(bert_weights, projections=QKV), defaults=BERT
     ),
