@@ -14,7 +14,6 @@ from kvpipe.models.base import CacheGeometry, ModelGeometry
 
 FILE = Path(__file__).parent / "facts" / "transformers_types.json.gz"
 TOKENS = (9, 10, 64)
-ENCODED = 20
 FLOAT32 = 4
 
 
@@ -31,7 +30,7 @@ def differences(model: ModelGeometry, record: Mapping[str, Any]) -> list[str]:
         planned = planned_bytes(model, tokens)
         if own not in planned:
             said.append(f"{tokens} tokens: planned {sorted(planned)}, own cache {own}")
-        crossed = sum(_one(c, ENCODED) for c in model.caches if c.spec == "cross")
+        crossed = sum(_one(c, record["encoded"]) for c in model.caches if c.spec == "cross")
         if crossed != cross:
             said.append(f"cross attention: planned {crossed}, own cache {cross}")
     return said
@@ -50,12 +49,18 @@ def _one(cache: CacheGeometry, tokens: int) -> int:
     if cache.spec == "mamba":
         return sum(prod(state["shape"]) for state in fields["states"]) * FLOAT32
     if cache.spec == "mla":
-        return tokens * int(fields["head_size"]) * FLOAT32 * (fields.get("dtype") != "uint8")
+        return tokens * _numbers(fields) * FLOAT32
     window = fields.get("sliding_window") or fields.get("attention_chunk_size")
     held = min(tokens, window - 1) if window else tokens
     held = 0 if cache.spec == "encoder_only" else held
     widths = fields["head_size"] + fields.get("head_size_v", fields["head_size"])
     return int(held * fields["num_kv_heads"] * widths * FLOAT32)
+
+
+def _numbers(fields: Mapping[str, Any]) -> int:
+    """Of a row. An indexer's has a float32 scale for each 128 bytes, which transformers has not."""
+    size = int(fields["head_size"])
+    return size - size // 132 * 4 if fields.get("dtype") == "uint8" else size
 
 
 def _newest_columns(cache: CacheGeometry) -> int:

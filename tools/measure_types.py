@@ -98,25 +98,58 @@ LADDER: tuple[Mapping[str, Any], ...] = (
     {"head_dim": 16, "num_key_value_heads": 4},
 )
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
+DOTS3 = {
+    "num_key_value_heads": 4,
+    "shared_experts_intermediate_size": 32,
+    "pyramid_num_routed": [-1] + [4] * 7,
+}
 OVERRIDES: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}, "ffn_config": {"moe_top_k": 2}},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8}, "ffn_config": {"moe_top_k": 2}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}}},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "hunyuan_v1_dense": {"head_dim": 24, "num_key_value_heads": 2},
     "hunyuan_v1_moe": {"head_dim": 24, "num_key_value_heads": 2, "num_experts": 4, "moe_topk": 2},
-    "hunyuan_vl": {"text_config": {"head_dim": 24, "num_key_value_heads": 2}},
+    "hunyuan_vl": {
+        "text_config": {
+            "head_dim": 24,
+            "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "xdrope_section": [3] * 4,
+                                "mrope_section": [3] * 4},
+        }
+    },
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense"] + ["sparse"] * 7, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}},
+    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]}, "moe_intermediate_size": [32, 16]}},
+    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}},
+    "gemma4_unified_assistant": {"text_config": {"num_kv_shared_layers": 0}},
+    "gemma3n": {"text_config": {"num_kv_shared_layers": 2}},
+    "gemma3n_text": {"num_kv_shared_layers": 2},
+    "switch_transformers": {"num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 1, "num_layers": 4, "num_decoder_layers": 3, "encoder_sparse_step": 2, "decoder_sparse_step": 3},
+    "longcat_flash": {"expert_ffn_hidden_size": 32, "zero_expert_num": 2, "head_dim": 8},
+    "chameleon": {"vocabulary_map": {"<image>": 5, "IMGIMGBSA": 6}},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [4, 2]}},
+    "csm": {"codec_config": "DROP"},
+    "kyutai_speech_to_text": {"codec_config": "DROP"},
+    "moshi": {"audio_encoder_config": "DROP"},
+    "ministral": {"head_dim": 24, "num_key_value_heads": 2},
+    "nemotron": {"head_dim": 24, "num_key_value_heads": 2},
+    "moonshine_streaming": {"num_key_value_heads": 4},
+    "recurrent_gemma": {"attention_window_size": 16},
+    "mllama": {"text_config": {"cross_attention_layers": [3]}},
+    "step3p7": {"text_config": {"sliding_window": 16}},
+    "granite4_vision": {"text_config": {"num_key_value_heads": 2}, "deepstack_layer_map": [], "spatial_target_layers": []},
+    "nemo_speechlm": {"head_config": {"audio_hidden_size": 64}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 4]], "window_size": 16},
     "glm4v": {"text_config": MROPE},
     "glm46v": {"text_config": MROPE},
     "glmga": {"text_config": MROPE},
     "glm_ocr": {"text_config": MROPE},
-    "glm4v_moe": {"text_config": MROPE},
-    "dots3_note_text": {"num_key_value_heads": 4},
-    "dots3_note": {"text_config": {"num_key_value_heads": 4}},
-    "glm5_next": {"text_config": {"num_key_value_heads": 4}},
+    "glm4v_moe": {"text_config": {"rope_parameters": {**MROPE["rope_parameters"], "mrope_section": [1, 1, 2]}}},
+    "dots3_note_text": DOTS3,
+    "dots3_note": {"text_config": DOTS3},
+    "glm5_next": {"text_config": {"num_key_value_heads": 4, "index_kpool": 4}},
     "hy_v4_vl": {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}},
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
     "granite_docling": {"vision_config": {"out_hidden_size": 64}},
@@ -252,6 +285,8 @@ def _class_of_its_module(config: Any) -> Any:
 
 def _config_of(model_class: Any) -> Any:
     annotated = model_class.__init__.__annotations__.get("config")
+    if isinstance(annotated, str):
+        annotated = vars(importlib.import_module(model_class.__module__)).get(annotated)
     return annotated if isinstance(annotated, type) else getattr(model_class, "config_class", None)
 
 
@@ -292,45 +327,95 @@ def num_bytes(value: Any) -> tuple[int, list[list[int]]]:
     return sum(t.numel() * t.element_size() for t in found.values()), shapes
 
 
+ENCODED_SEEN: dict[int, int] = {}  # id of a model -> length of its cross attention
+CACHES = ("cache", "past_key_values", "cache_params", "past_buckets_states", "mems", "state")
+
+
 def run(model: Any, config: Any, tokens: int) -> tuple[int, int, list[list[int]]]:
-    """Bytes of self and cross attention, and the shapes, after so many tokens."""
-    ids = torch.arange(tokens).remainder(50).add(3)[None]
-    given: dict[str, Any] = {"use_cache": True}
-    if getattr(config, "is_encoder_decoder", False):
-        given |= {"decoder_input_ids": ids, **encoder_input(model, config)}
+    """Bytes of self and cross attention, and the shapes, after so many tokens.
+
+    The first of several ways to feed the model that its class takes."""
+    first: Exception | None = None
+    for given in ways_to_feed(model, config, tokens):
+        try:
+            with torch.no_grad():
+                out = model(use_cache=True, return_dict=True, **given)
+            break
+        except Exception as error:
+            first = first or error
     else:
-        given |= {"input_ids": ids}
-    with torch.no_grad():
-        out = model(**given, return_dict=True)
-    cache = next(
-        (
-            out[name]
-            for name in ("past_key_values", "cache_params", "past_buckets_states", "mems", "state")
-            if name in out and out[name] is not None
-        ),
-        None,
-    )
-    if cache is None:
-        return 0, 0, []
+        assert first is not None
+        raise first
+    cache = given.get("cache") or next((out[n] for n in CACHES if out.get(n) is not None), None)
     if hasattr(cache, "cross_attention_cache"):
+        cross_layers = cache.cross_attention_cache.layers
+        assert cross_layers[0].keys.shape[-2] == (ENCODED_SEEN.setdefault(id(model), cross_layers[0].keys.shape[-2]))
         own, shapes = num_bytes(cache.self_attention_cache)
         cross, more = num_bytes(cache.cross_attention_cache)
         return own, cross, shapes + more
     own, shapes = num_bytes(cache)
-    return own, 0, shapes
+    names = ("recurrent_states", "conv1d_state")  # Recurrent Gemma keeps its states in modules
+    in_modules, more = num_bytes(
+        [getattr(m, n) for m in model.modules() for n in names if hasattr(m, n)]
+    )
+    return own + in_modules, 0, shapes + more
 
 
-def encoder_input(model: Any, config: Any) -> dict[str, Any]:
-    name = model.main_input_name
-    if name == "input_features":
-        bins = getattr(config, "num_mel_bins", None) or config.input_feat_per_channel
-        return {"input_features": torch.zeros((1, bins, 2 * ENCODED))}
-    if name == "pixel_values":
-        size = config.encoder.image_size
-        return {"pixel_values": torch.zeros((1, 3, size, size))}
-    if name == "input_values":
-        return {"input_values": torch.zeros((1, 4000))}
-    return {"input_ids": torch.arange(ENCODED).remainder(50).add(3)[None]}
+def ways_to_feed(model: Any, config: Any, tokens: int) -> Iterator[dict[str, Any]]:
+    ids = torch.arange(tokens).remainder(50).add(3)[None]
+    source = torch.arange(ENCODED).remainder(50).add(3)[None]
+    if not getattr(config, "is_encoder_decoder", False):
+        if config.model_type == "recurrent_gemma":  # makes itself no cache
+            yield {"input_ids": ids, "cache": transformers.DynamicCache(config=config)}
+        yield {"input_ids": ids}
+        for size in sizes_of_images(config):
+            yield {"input_ids": ids, "pixel_values": torch.zeros((1, 3, size, size))}
+            yield {"input_ids": ids, "pixel_values": torch.zeros((1, 1, 3, size, size))}
+        books = getattr(config, "num_codebooks", None)
+        if books:
+            yield {"input_ids": ids.expand(books, -1)}
+            yield {"input_ids": ids[..., None].expand(-1, -1, books + 1)}
+            yield {"input_ids": ids[..., None].expand(-1, -1, books)}
+        hidden = torch.zeros((1, ENCODED, config.hidden_size))
+        yield {"input_ids": ids, "encoder_hidden_states": hidden}
+        return
+    for decoder in decoder_inputs(config, ids):
+        yield {"input_ids": source, **decoder}
+        yield {"input_ids": source, "bbox": torch.zeros((1, ENCODED, 4)), **decoder}
+        for bins in numbers_under(config, ("num_mel_bins", "feature_size", "input_feat_per_channel")):
+            yield {"input_features": torch.zeros((1, bins, 2 * ENCODED)), **decoder}
+            yield {"input_features": torch.zeros((1, 8 * ENCODED, bins)), **decoder}
+        yield {"input_values": torch.zeros((1, 4000)), **decoder}
+        for size in sizes_of_images(config):
+            yield {"pixel_values": torch.zeros((1, 3, size, size)), **decoder}
+
+
+def decoder_inputs(config: Any, ids: Any) -> Iterator[dict[str, Any]]:
+    yield {"decoder_input_ids": ids}
+    for books in numbers_under(config, ("num_codebooks", "num_channels")):
+        yield {"decoder_input_ids": ids.expand(books, -1)}
+        yield {"decoder_input_ids": ids[..., None].expand(-1, -1, books)}
+
+
+def numbers_under(config: Any, names: tuple[str, ...]) -> list[int]:
+    """Every whole number that the config or a part of it has under one of the names."""
+    found: list[int] = []
+    stack = [config.to_dict()]
+    while stack:
+        part = stack.pop()
+        found += [part[n] for n in names if isinstance(part.get(n), int) and part[n] < 10_000]
+        stack += [value for value in part.values() if isinstance(value, dict)]
+    return list(dict.fromkeys(found))
+
+
+def sizes_of_images(config: Any) -> list[int]:
+    return numbers_under(config, ("image_size",))[:2]
+
+
+def encodes(config: Any) -> bool:
+    """A masked language model that was not asked to decode."""
+    masked = type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING
+    return masked and not getattr(config, "is_decoder", False)
 
 
 def parameters_by_part(model: Any) -> dict[str, int]:
@@ -346,10 +431,14 @@ def parameters_by_part(model: Any) -> dict[str, int]:
 def measured(config: Any) -> dict[str, Any]:
     model = build(config)
     results = [run(model, config, n) for n in TOKENS]
+    if not results[0][0] and not encodes(config):
+        raise ValueError("it makes itself no cache")
     return {
         "self": [own for own, _, _ in results],
         "cross": [cross for _, cross, _ in results],
         "shapes": results[0][2],
+        "encoded": ENCODED_SEEN.pop(id(model), 0),
+        "encodes": encodes(config),
         "parameters": parameters_by_part(model),
         "class": type(model).__name__,
     }
