@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ NOISE = ("dropout", "drop", "eps", "epsilon", "_range", "theta", "_token_id", "_
          "activation", "temperature", "jitter", "pdrop", "use_cache", "label", "summary", "prob",
          "return_", "transformers_version", "_token_ids")  # fmt: skip
 LONGEST = 16
+ENCODERS = ("longformer",)  # masked language models that are no generating type, but are read
 
 
 def is_plain(value: Any) -> bool:
@@ -38,9 +38,9 @@ def is_plain(value: Any) -> bool:
 
 def defaults_of(config_class: type) -> dict[str, Any]:
     base = {"is_encoder_decoder": False, "tie_word_embeddings": True}
-    found = {
-        f.name: f.default for f in fields(config_class) if f.name in base
-    } | own_defaults(config_class)
+    found = {f.name: f.default for f in fields(config_class) if f.name in base} | own_defaults(
+        config_class
+    )
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in sorted(found.items())
@@ -110,7 +110,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     table: dict[str, Any] = {}
-    todo = [(name, CONFIG_MAPPING[name]) for name in generating_types()]
+    todo = [(name, CONFIG_MAPPING[name]) for name in [*generating_types(), *ENCODERS]]
     while todo:
         name, config_class = todo.pop()
         if name in table or not name:
@@ -125,8 +125,12 @@ def main() -> None:
             key, inner = part
             table[name]["text"] = [key, inner.model_type]
             todo.append((inner.model_type, type(inner)))
-    OUT.write_text(json.dumps(dict(sorted(table.items())), separators=(",", ":"), indent=None)
-                   .replace('},"', '},\n"') + "\n")
+    OUT.write_text(
+        json.dumps(dict(sorted(table.items())), separators=(",", ":"), indent=None).replace(
+            '},"', '},\n"'
+        )
+        + "\n"
+    )
     print(len(table), OUT.stat().st_size)
 
 

@@ -105,9 +105,18 @@ DOTS3 = {
 }
 OVERRIDES: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8}, "ffn_config": {"moe_top_k": 2}},
-    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
-    "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}}},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
+        "ffn_config": {"moe_top_k": 2},
+    },
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    },
+    "cohere_compass": {
+        "text_config": {
+            "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+        }
+    },
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "hunyuan_v1_dense": {"head_dim": 24, "num_key_value_heads": 2},
     "hunyuan_v1_moe": {"head_dim": 24, "num_key_value_heads": 2, "num_experts": 4, "moe_topk": 2},
@@ -115,17 +124,46 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "text_config": {
             "head_dim": 24,
             "num_key_value_heads": 2,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "xdrope_section": [3] * 4,
-                                "mrope_section": [3] * 4},
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "xdrope_section": [3] * 4,
+                "mrope_section": [3] * 4,
+            },
         }
     },
-    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense"] + ["sparse"] * 7, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}},
-    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]}, "moe_intermediate_size": [32, 16]}},
-    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}},
+    "deepseek_ocr2": {
+        "text_config": {
+            "mlp_layer_types": ["dense"] + ["sparse"] * 7,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+        }
+    },
+    "ernie4_5_vl_moe": {
+        "text_config": {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "mrope_section": [3, 3, 2],
+            },
+            "moe_intermediate_size": [32, 16],
+        }
+    },
+    "diffusion_gemma": {
+        "text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
+    },
     "gemma4_unified_assistant": {"text_config": {"num_kv_shared_layers": 0}},
     "gemma3n": {"text_config": {"num_kv_shared_layers": 2}},
     "gemma3n_text": {"num_kv_shared_layers": 2},
-    "switch_transformers": {"num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 1, "num_layers": 4, "num_decoder_layers": 3, "encoder_sparse_step": 2, "decoder_sparse_step": 3},
+    "switch_transformers": {
+        "num_sparse_encoder_layers": 2,
+        "num_sparse_decoder_layers": 1,
+        "num_layers": 4,
+        "num_decoder_layers": 3,
+        "encoder_sparse_step": 2,
+        "decoder_sparse_step": 3,
+    },
     "longcat_flash": {"expert_ffn_hidden_size": 32, "zero_expert_num": 2, "head_dim": 8},
     "chameleon": {"vocabulary_map": {"<image>": 5, "IMGIMGBSA": 6}},
     "molmo2": {"adapter_config": {"vision_feature_layer": [4, 2]}},
@@ -138,7 +176,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "recurrent_gemma": {"attention_window_size": 16},
     "mllama": {"text_config": {"cross_attention_layers": [3]}},
     "step3p7": {"text_config": {"sliding_window": 16}},
-    "granite4_vision": {"text_config": {"num_key_value_heads": 2}, "deepstack_layer_map": [], "spatial_target_layers": []},
+    "granite4_vision": {
+        "text_config": {"num_key_value_heads": 2},
+        "deepstack_layer_map": [],
+        "spatial_target_layers": [],
+    },
     "nemo_speechlm": {"head_config": {"audio_hidden_size": 64}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 4]], "window_size": 16},
@@ -146,11 +188,21 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "glm46v": {"text_config": MROPE},
     "glmga": {"text_config": MROPE},
     "glm_ocr": {"text_config": MROPE},
-    "glm4v_moe": {"text_config": {"rope_parameters": {**MROPE["rope_parameters"], "mrope_section": [1, 1, 2]}}},
+    "glm4v_moe": {
+        "text_config": {"rope_parameters": {**MROPE["rope_parameters"], "mrope_section": [1, 1, 2]}}
+    },
     "dots3_note_text": DOTS3,
     "dots3_note": {"text_config": DOTS3},
     "glm5_next": {"text_config": {"num_key_value_heads": 4, "index_kpool": 4}},
-    "hy_v4_vl": {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}},
+    "hy_v4_vl": {
+        "text_config": {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "mrope_section": [1, 1, 2],
+            }
+        }
+    },
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
     "granite_docling": {"vision_config": {"out_hidden_size": 64}},
     "inkling2": {"vision_config": {"text_hidden_size": 64}},
@@ -249,9 +301,7 @@ MAPPINGS = (
 
 def generating_types() -> list[str]:
     names = {
-        name
-        for mapping in MAPPINGS[:-1]
-        for name in getattr(modeling_auto, f"{mapping}_NAMES", {})
+        name for mapping in MAPPINGS[:-1] for name in getattr(modeling_auto, f"{mapping}_NAMES", {})
     }
     return sorted(names)
 
@@ -277,10 +327,13 @@ def _class_of_its_module(config: Any) -> Any:
         and issubclass(value, transformers.PreTrainedModel)
         and value.__module__ == module.__name__
         and _config_of(value) is type(config)
-        and {"cache", "past_key_values", "use_cache"} & set(inspect.signature(value.forward).parameters)
+        and {"cache", "past_key_values", "use_cache"}
+        & set(inspect.signature(value.forward).parameters)
     ]
     preferred = ("ForCausalLM", "ForConditionalGeneration", "Model", "")
-    return min(found, key=lambda v: next(i for i, p in enumerate(preferred) if v.__name__.endswith(p)))
+    return min(
+        found, key=lambda v: next(i for i, p in enumerate(preferred) if v.__name__.endswith(p))
+    )
 
 
 def _config_of(model_class: Any) -> Any:
@@ -349,7 +402,9 @@ def run(model: Any, config: Any, tokens: int) -> tuple[int, int, list[list[int]]
     cache = given.get("cache") or next((out[n] for n in CACHES if out.get(n) is not None), None)
     if hasattr(cache, "cross_attention_cache"):
         cross_layers = cache.cross_attention_cache.layers
-        assert cross_layers[0].keys.shape[-2] == (ENCODED_SEEN.setdefault(id(model), cross_layers[0].keys.shape[-2]))
+        assert cross_layers[0].keys.shape[-2] == (
+            ENCODED_SEEN.setdefault(id(model), cross_layers[0].keys.shape[-2])
+        )
         own, shapes = num_bytes(cache.self_attention_cache)
         cross, more = num_bytes(cache.cross_attention_cache)
         return own, cross, shapes + more
@@ -382,7 +437,9 @@ def ways_to_feed(model: Any, config: Any, tokens: int) -> Iterator[dict[str, Any
     for decoder in decoder_inputs(config, ids):
         yield {"input_ids": source, **decoder}
         yield {"input_ids": source, "bbox": torch.zeros((1, ENCODED, 4)), **decoder}
-        for bins in numbers_under(config, ("num_mel_bins", "feature_size", "input_feat_per_channel")):
+        for bins in numbers_under(
+            config, ("num_mel_bins", "feature_size", "input_feat_per_channel")
+        ):
             yield {"input_features": torch.zeros((1, bins, 2 * ENCODED)), **decoder}
             yield {"input_features": torch.zeros((1, 8 * ENCODED, bins)), **decoder}
         yield {"input_values": torch.zeros((1, 4000)), **decoder}
@@ -507,7 +564,9 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _late)
-    known = json.loads(gzip.decompress(arguments.out.read_bytes())) if arguments.out.exists() else {}
+    known = (
+        json.loads(gzip.decompress(arguments.out.read_bytes())) if arguments.out.exists() else {}
+    )
     overrides = json.loads(arguments.overrides.read_text()) if arguments.overrides else {}
     for name in arguments.types or generating_types():
         signal.alarm(SECONDS)
@@ -515,7 +574,9 @@ def main() -> None:
         signal.alarm(0)
         entry = known[name]
         print(name, entry.get("failed") or (entry["self"], entry["cross"]), flush=True)
-        arguments.out.write_bytes(gzip.compress(json.dumps(known, sort_keys=True).encode(), mtime=0))
+        arguments.out.write_bytes(
+            gzip.compress(json.dumps(known, sort_keys=True).encode(), mtime=0)
+        )
 
 
 if __name__ == "__main__":

@@ -81,8 +81,9 @@ def own_indexers(config: Config) -> list[bool]:
 def hunyuan4_caches(config: Config) -> list[CacheGeometry]:
     """Without the list, the first layer and every fourth after it have an indexer."""
     if config.words("indexer_types") is None:
-        kinds = ["full" if i == 0 or (i - 1) % 4 == 0 else "shared"
-                 for i in range(config.num_layers)]
+        kinds = [
+            "full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(config.num_layers)
+        ]
         config = config.having(indexer_types=kinds)
     return indexed_caches(config)
 
@@ -195,14 +196,13 @@ V3 = V2 | {
     "moe_intermediate_size": 2048,
     "first_k_dense_replace": 3,
 }
-V3_2 = V3 | {"index_n_heads": 64, "index_head_dim": 128, "max_position_embeddings": 163840}
 
 latent = partial(decoder, block=deepseek_block)
 OTHERS = "axk1 glm4_moe_lite mistral4 sarvam_mla youtu"
 
 FAMILIES = {
-    "deepseek_v2": Family(caches=latent_caches, weights=latent, defaults=V2),
-    "deepseek_v3": Family(caches=latent_caches, weights=latent, defaults=V3),
+    "deepseek_v2": Family(caches=latent_caches, weights=latent),
+    "deepseek_v3": Family(caches=latent_caches, weights=latent),
     **{name: Family(caches=latent_caches) for name in OTHERS.split()},
     "minicpm3": Family(caches=expanded_caches),
     "longcat_flash": Family(
@@ -214,7 +214,5 @@ FAMILIES = {
     "hy_v4_vl_text": Family(caches=hunyuan4_caches),
     "mistral_large4_text": Family(caches=mistral_large4_caches),
     "kimi_k2": Family(caches=latent_caches, weights=latent, like="deepseek_v3"),
-    "deepseek_v32": Family(
-        caches=indexed_caches, weights=partial(decoder, block=indexed_block), defaults=V3_2
-    ),
+    "deepseek_v32": Family(caches=indexed_caches, weights=partial(decoder, block=indexed_block)),
 }

@@ -20,7 +20,12 @@ from kvpipe.models.families.caches import (
     layer_types,
     state_cache,
 )
-from kvpipe.models.families.deepseek import latent_cache
+from kvpipe.models.families.deepseek import (
+    indexed_layer,
+    latent_cache,
+    own_indexers,
+    scheduled,
+)
 from kvpipe.models.families.lfm2 import lfm2_caches
 from kvpipe.models.families.qwen3_next import qwen3_next_caches
 
@@ -86,6 +91,13 @@ def kda_state(config: Config, layer: int) -> CacheGeometry:
 
 def kimi_config(config: Config) -> Config:
     """The checkpoint's linear_attn_config counts layers from 1."""
+    config = kimi_sizes(config)
+    if config.words("layer_types") is not None:
+        return config
+    return config.having(layer_types=kimi_types(config))
+
+
+def kimi_sizes(config: Config) -> Config:
     own = config.section("linear_attn_config")
     changes: dict[str, object] = {
         standard: own.count(key)
@@ -96,8 +108,6 @@ def kimi_config(config: Config) -> Config:
         )
         if own.get(key) is not None
     }
-    if config.words("layer_types") is None:
-        changes["layer_types"] = kimi_types(config)
     return config.having(**changes)
 
 
@@ -186,6 +196,38 @@ def inkling_caches(config: Config) -> list[CacheGeometry]:
     return caches
 
 
+def zaya_caches(config: Config) -> list[CacheGeometry]:
+    """Compressed convolutional attention: K/V, the columns of two convolutions of q and k, and
+    half a V of the last token."""
+    kv = config.num_kv_heads * config.head_size
+    columns = config.count("cca_time0") + config.count("cca_time1") - 2
+    channels = config.num_heads * config.head_size + kv
+    shapes = {"qk": [channels, columns], "ssm": [kv // 2]}
+    kinds = {"hybrid": FULL, "hybrid_sliding": SLIDING}
+    caches = []
+    for layer, kind in enumerate(types_of(config)):
+        if kind not in kinds:
+            raise unreadable("layer_types", "hybrid or hybrid_sliding", f"'{kind}'")
+        caches.append(attention_cache(config, layer, kinds[kind]))
+        caches.append(state_cache(layer, "cca", "short_conv", shapes))
+    return caches
+
+
+# --- GLM-5-Next ----------------------------------------------------------------------------------
+def glm5_next_caches(config: Config) -> list[CacheGeometry]:
+    """Three Kimi delta layers to one of latent rows with an indexer that pools its keys."""
+    config = scheduled(kimi_sizes(config))
+    own, caches = own_indexers(config), []
+    for layer, kind in enumerate(types_of(config)):
+        if kind == LINEAR:
+            caches.append(kda_state(config, layer))
+        elif kind in (FULL, "indexed_attention"):
+            caches += indexed_layer(config, layer, own_indexer=own[layer])
+        else:
+            raise unreadable("layer_types", "linear_attention or indexed_attention", f"'{kind}'")
+    return caches
+
+
 # --- recurrent Gemma -----------------------------------------------------------------------------
 def recurrent_gemma_caches(config: Config) -> list[CacheGeometry]:
     """Two RG-LRU layers to one with a window, which has a convolution of conv1d_width."""
@@ -218,5 +260,11 @@ FAMILIES = {
     "lfm3": Family(caches=lfm3_caches),
     "inkling_text": inkling,
     "inkling2_text": inkling,
-    "recurrent_gemma": Family(caches=recurrent_gemma_caches),
+    "recurrent_gemma": Family(
+        caches=recurrent_gemma_caches,
+        defaults={"max_position_embeddings": 8192},  # what it was trained on
+        ssm_dtype="float32",
+    ),
+    "zaya": Family(caches=zaya_caches),
+    "glm5_next_text": Family(caches=glm5_next_caches, ssm_dtype="float32"),
 }

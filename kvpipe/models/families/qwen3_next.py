@@ -84,30 +84,10 @@ def qwen3_next_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
-QWEN3_NEXT = {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "max_position_embeddings": 32768,
-    "full_attention_interval": 4,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "num_experts": 512,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-}
-
 FAMILIES = {
     "qwen3_next": Family(
         caches=qwen3_next_caches,
         weights=partial(decoder, block=qwen3_next_block),
-        defaults=QWEN3_NEXT,
+        defaults={"full_attention_interval": 4},
     ),
 }

@@ -75,7 +75,61 @@ t5 = Family(
     encoder_tokens=longest_source("max_position_embeddings"),
 )
 
+
+def prophet_caches(config: Config) -> list[CacheGeometry]:
+    heads = config.count("num_decoder_attention_heads")
+    layers = config.layers("num_decoder_layers")
+    own = config.having(
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads
+    )
+    return crossed(attention_caches(own), heads, config.hidden_size // heads)
+
+
+def dia_caches(config: Config) -> list[CacheGeometry]:
+    heads = config.count("cross_num_key_value_heads")
+    return crossed(standard_caches(config), heads, config.count("cross_head_dim"))
+
+
+plain = Family(caches=all_heads_crossed, encoder_tokens=longest_source(*positions))
+grouped = Family(caches=standard_crossed, encoder_tokens=longest_source(*positions))
+
 FAMILIES = {
+    "canary_decoder": grouped,
+    "cohere_asr": grouped,
+    "dia_decoder": Family(caches=dia_caches, encoder_tokens=longest_source(*positions)),
+    "moonshine": grouped,
+    "moonshine_streaming": grouped,
+    "musicgen_decoder": plain,
+    "t5_gemma_module": grouped,
+    "t5gemma2_decoder": grouped,
+    "musicgen_melody_decoder": Family(caches=attention_caches),
+    "trocr": Family(caches=decoder_standard, num_layers=bart_layers),
+    "prophetnet": Family(
+        caches=prophet_caches,
+        num_layers=lambda config: config.layers("num_decoder_layers"),
+        encoder_tokens=longest_source(*positions),
+    ),
+    "speech_to_text": Family(
+        caches=bart_caches,
+        num_layers=bart_layers,
+        aliases={
+            "num_attention_heads": "decoder_attention_heads",
+            "max_position_embeddings": "max_target_positions",
+        },
+        encoder_tokens=longest_source(*positions),
+    ),
+    "speecht5": Family(
+        caches=bart_caches,
+        num_layers=bart_layers,
+        aliases={"max_position_embeddings": "max_text_positions"},
+        encoder_tokens=longest_source("max_speech_positions"),
+    ),
+    "led": Family(
+        caches=bart_caches,
+        num_layers=bart_layers,
+        aliases={"max_position_embeddings": "max_decoder_position_embeddings"},
+        encoder_tokens=longest_source(*positions),
+    ),
     **{name: bart for name in _BARTS.split()},
-    **{name: t5 for name in "longt5 mt5 umt5 switch_transformers udop pop2piano".split()},
+    **{name: t5 for name in ["longt5", "mt5", "umt5", "switch_transformers", "udop", "pop2piano"]},
 }

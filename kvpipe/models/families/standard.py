@@ -6,8 +6,36 @@ that does not know. What each type's own cache holds is measured (tests/facts/RE
 
 from __future__ import annotations
 
-from kvpipe.models.families.base import Family
-from kvpipe.models.families.caches import standard_caches
+from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.base import Config, Family
+from kvpipe.models.families.caches import attention_caches, standard_caches
+
+
+def hrm_layers(config: Config) -> int:
+    """HRM runs its stacks again and again, and each run has a cache of its own. A file of the
+    class itself says the sum, and the stack's layers apart."""
+    if config.number("num_layers_per_stack"):
+        return config.num_layers
+    cycles = config.count("H_cycles") * (config.count("L_cycles") + 1)
+    return config.count("num_hidden_layers") * cycles
+
+
+def hrm_caches(config: Config) -> list[CacheGeometry]:
+    return attention_caches(config.having(num_hidden_layers=hrm_layers(config)))
+
+
+def jetmoe_caches(config: Config) -> list[CacheGeometry]:
+    """Experts of attention: as many query heads a K/V head as experts run."""
+    kv = config.count("num_key_value_heads")
+    heads = kv * config.count("num_experts_per_tok")
+    size = config.count("kv_channels")
+    return attention_caches(config.having(num_attention_heads=heads, head_dim=size))
+
+
+def reference_caches(config: Config) -> list[CacheGeometry]:
+    """Windows beside reference tokens that stay: what is kept has no bound, as full attention."""
+    return attention_caches(config)
+
 
 _PLAIN = """
 afmoe apertus apertus1p5_text arcee aria_text biogpt bitnet blip_text_model chameleon codegen
@@ -24,6 +52,10 @@ step3p5 vaultgemma voxtral_realtime_text xglm
 """
 
 FAMILIES = {name: Family(caches=standard_caches) for name in _PLAIN.split()} | {
+    "hrm_text": Family(caches=hrm_caches, num_layers=hrm_layers),
+    "jetmoe": Family(caches=jetmoe_caches),
+    "deepseek_ocr2_text": Family(caches=standard_caches),
+    "unlimited_ocr_text": Family(caches=reference_caches),
     "dbrx": Family(
         caches=standard_caches, aliases={"num_key_value_heads": "attn_config.kv_n_heads"}
     ),

@@ -7,11 +7,19 @@ full where the file does not list them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from kvpipe.models.base import CacheGeometry
-from kvpipe.models.families.base import Config, Family
-from kvpipe.models.families.caches import FULL, SLIDING, attention_cache, attention_caches, layer_types
+from kvpipe.models.families.base import Config, Family, unreadable
+from kvpipe.models.families.caches import (
+    FULL,
+    SLIDING,
+    attention_cache,
+    attention_caches,
+    layer_types,
+)
+from kvpipe.models.families.deepseek import indexed_layer, latent_cache
 from kvpipe.models.families.gemma import sharing_caches
 
 Rule = Callable[[int, int], bool]  # (layer, layers) -> whether it is full
@@ -93,6 +101,36 @@ def mimo_caches(config: Config) -> list[CacheGeometry]:
     ]
 
 
+# --- dots3: latent rows, wider ones in a window ---------------------------------------------------
+def dots3_caches(config: Config) -> list[CacheGeometry]:
+    """Full layers keep latent rows with an indexer, window layers latent rows of their own rank."""
+    slides = config.flag("use_sliding_window", True)
+    indexed, own = "indexed_attention", config.flag("use_dsa", True)
+    types = [
+        indexed if kind == FULL and own else kind
+        for kind in types_by(config, lambda i, n: not slides or i < 2 or i % 4 == 1)
+    ]
+    return [cache for i, kind in enumerate(types) for cache in dots3_layer(config, i, kind)]
+
+
+def dots3_layer(config: Config, layer: int, kind: str) -> list[CacheGeometry]:
+    if kind == "indexed_attention":
+        return indexed_layer(config, layer)
+    if kind == FULL:
+        return [latent_cache(config, layer)]
+    if kind != SLIDING:
+        raise unreadable("layer_types", "indexed, full or sliding attention", f"'{kind}'")
+    own = config.section("per_layer_config").section(str(layer)).raw
+    rope = config.count("swa_head_dim", 256) - config.count("swa_qk_nope_head_dim", 192)
+    sized = {
+        "kv_lora_rank": config.count("swa_kv_lora_rank", 1024),
+        "qk_rope_head_dim": config.number("swa_qk_rope_head_dim", rope),
+    }
+    row = latent_cache(config.having(**sized, **own), layer)
+    window = config.count("sliding_window", config.count("sliding_window_size", 512))
+    return [replace(row, spec="sliding_mla", fields={**row.fields, "sliding_window": window})]
+
+
 # --- ModernBERT decoder --------------------------------------------------------------------------
 def modernbert_caches(config: Config) -> list[CacheGeometry]:
     """`local_attention` counts both sides; a decoder has one."""
@@ -110,6 +148,8 @@ FAMILIES = {
     "muse_spark_text": Family(caches=partial(ruled_caches, rule=every_fourth_from_the_end)),
     "gemma4_text": gemma4,
     "gemma4_unified_text": gemma4,
+    "diffusion_gemma_text": gemma4,
+    "dots3_note_text": Family(caches=dots3_caches),
     "mimo_v2_flash": Family(caches=mimo_caches),
     "modernbert-decoder": Family(caches=modernbert_caches),
 }
