@@ -1,9 +1,9 @@
-"""The defaults of transformers' configuration classes, as a table that the reader needs no torch for.
+"""The defaults of transformers' configuration classes, as a table that needs no torch.
 
     python tools/class_defaults.py          # writes kvpipe/models/families/class_defaults.json
 
 One entry a model_type that generates, and one for each part that generates inside another:
-`defaults` (field -> what the class supplies where a file leaves it out, before anything is derived),
+`defaults` (field -> what the class supplies where a file leaves it out, nothing derived),
 `aliases` (standard name -> the class's own), `text` (the key of the part that generates and its
 type), `pattern` (the round of layer_types that the class repeats; null where it derives them by a
 rule of its own).
@@ -58,9 +58,8 @@ def text_part(config: Any) -> tuple[str, Any] | None:
             return key, text
     for key in getattr(type(config), "sub_configs", {}) or {}:
         inner = getattr(config, key, None)
-        if inner is not None and getattr(inner, "get_text_config", None):
-            if inner.get_text_config(decoder=True) is text:
-                return key, inner
+        if hasattr(inner, "get_text_config") and inner.get_text_config(decoder=True) is text:
+            return key, inner
     return None
 
 

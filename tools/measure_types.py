@@ -105,6 +105,9 @@ DOTS3 = {
 }
 OVERRIDES: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
+    "gptj": {"rotary_dim": 8},
+    "granitemoehybrid": {"layer_types": ["mamba", "mamba", "mamba", "attention"] * 2},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 4, "topk_method": "greedy"},
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
         "ffn_config": {"moe_top_k": 2},

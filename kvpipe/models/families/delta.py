@@ -21,10 +21,7 @@ from kvpipe.models.families.caches import (
     state_cache,
 )
 from kvpipe.models.families.deepseek import (
-    indexed_layer,
     latent_cache,
-    own_indexers,
-    scheduled,
 )
 from kvpipe.models.families.lfm2 import lfm2_caches
 from kvpipe.models.families.qwen3_next import qwen3_next_caches
@@ -213,21 +210,6 @@ def zaya_caches(config: Config) -> list[CacheGeometry]:
     return caches
 
 
-# --- GLM-5-Next ----------------------------------------------------------------------------------
-def glm5_next_caches(config: Config) -> list[CacheGeometry]:
-    """Three Kimi delta layers to one of latent rows with an indexer that pools its keys."""
-    config = scheduled(kimi_sizes(config))
-    own, caches = own_indexers(config), []
-    for layer, kind in enumerate(types_of(config)):
-        if kind == LINEAR:
-            caches.append(kda_state(config, layer))
-        elif kind in (FULL, "indexed_attention"):
-            caches += indexed_layer(config, layer, own_indexer=own[layer])
-        else:
-            raise unreadable("layer_types", "linear_attention or indexed_attention", f"'{kind}'")
-    return caches
-
-
 # --- recurrent Gemma -----------------------------------------------------------------------------
 def recurrent_gemma_caches(config: Config) -> list[CacheGeometry]:
     """Two RG-LRU layers to one with a window, which has a convolution of conv1d_width."""
@@ -266,5 +248,4 @@ FAMILIES = {
         ssm_dtype="float32",
     ),
     "zaya": Family(caches=zaya_caches),
-    "glm5_next_text": Family(caches=glm5_next_caches, ssm_dtype="float32"),
 }

@@ -245,7 +245,7 @@ T5_NAMES = {
 }
 # Masked language models: encoders unless a file says is_decoder.
 _ENCODERS = """
-bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert
+big_bird camembert data2vec-text electra ernie megatron-bert rembert
 roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod
 """
 QKV = ("query", "key", "value")

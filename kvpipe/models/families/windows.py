@@ -126,7 +126,7 @@ def dots3_layer(config: Config, layer: int, kind: str) -> list[CacheGeometry]:
         "kv_lora_rank": config.count("swa_kv_lora_rank", 1024),
         "qk_rope_head_dim": config.number("swa_qk_rope_head_dim", rope),
     }
-    row = latent_cache(config.having(**sized, **own), layer)
+    row = latent_cache(config.having(**{**sized, **own}), layer)
     window = config.count("sliding_window", config.count("sliding_window_size", 512))
     return [replace(row, spec="sliding_mla", fields={**row.fields, "sliding_window": window})]
 
