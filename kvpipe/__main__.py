@@ -112,7 +112,9 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
             overrides.append(word)
         elif position == 0 and word in COMMANDS:
             overrides.append(f"command={word}")
-        elif ("/" in word or word.endswith(".json") or os.path.isdir(word)) and not models:
+        elif (
+            "/" in word or word.endswith((".json", ".gguf")) or os.path.isdir(word)
+        ) and not models:
             from kvpipe.models.config_file import is_path
 
             models += 1
@@ -129,6 +131,10 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
                 )
             )
     return overrides
+
+
+def _is_model(word: str) -> bool:
+    return "/" in word or word.endswith((".json", ".gguf")) or os.path.isdir(word)
 
 
 def _quoted(value: str) -> str:

@@ -84,7 +84,7 @@ def open_config(path: str) -> ConfigFile:
 
 def is_path(word: str) -> bool:
     """Whether a word names a file or folder, there or not, rather than a repository of the Hub."""
-    if word.endswith(".json") or word.startswith((".", "/", "~")):
+    if word.endswith((".json", ".gguf")) or word.startswith((".", "/", "~")):
         return True
     try:
         return Path(word).exists()

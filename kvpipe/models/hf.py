@@ -17,6 +17,7 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._draft import with_draft
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import ConfigFile, is_path, open_config, parse_config
+from kvpipe.models.gguf.model import is_gguf, read_gguf
 from kvpipe.models.hub import fetch_config, fetch_tensor_table
 from kvpipe.models.reading import read_geometry
 from kvpipe.models.stored import Stored, with_stored
@@ -58,6 +59,8 @@ class HuggingFace:
         return replace(problem, key=f"{key} ({problem.key})")
 
     def _read(self) -> ModelGeometry:
+        if self.options.path is not None and is_gguf(self.options.path):
+            return self._read_gguf(self.options.path)
         file, stored = self._open()
         if self.options.probe:
             from kvpipe.models._probe import probe
@@ -69,6 +72,12 @@ class HuggingFace:
         if self.options.draft is None:
             return geometry
         return with_draft(geometry, file, self.options.draft, self._draft)
+
+    def _read_gguf(self, path: str) -> ModelGeometry:
+        for key in ("probe", "draft"):
+            if getattr(self.options, key):
+                raise ConfigError(Problem(f"model.{key}", "a config.json beside it", "a GGUF file"))
+        return replace(read_gguf(path), max_loras=self.options.max_loras)
 
     def _open(self) -> tuple[ConfigFile, Stored]:
         path, repo = self.options.path, self.options.repo
