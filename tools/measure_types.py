@@ -469,7 +469,7 @@ def numbers_under(config: Any, names: tuple[str, ...]) -> list[int]:
 
 
 def sizes_of_images(config: Any) -> list[int]:
-    return numbers_under(config, ("image_size",))[:2]
+    return [size for size in numbers_under(config, ("image_size",)) if size <= 448][:2]
 
 
 def encodes(config: Any) -> bool:

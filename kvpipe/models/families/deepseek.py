@@ -154,6 +154,12 @@ def deepseek_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
+def minicpm3_weights(config: Config) -> list[Weight]:
+    """Heads of V are those of the hidden size, where the file does not say."""
+    value = config.count("v_head_dim", config.hidden_size // config.num_heads)
+    return decoder(config.having(v_head_dim=value), deepseek_block)
+
+
 def indexed_block(config: Config, layer: int) -> list[Weight]:
     """V3.2: the indexer's queries come from the query latent, its one key from the hidden state."""
     heads, size = config.count("index_n_heads"), config.count("index_head_dim")
@@ -198,21 +204,26 @@ V3 = V2 | {
 }
 
 latent = partial(decoder, block=deepseek_block)
-OTHERS = "axk1 glm4_moe_lite mistral4 sarvam_mla youtu"
+indexed = partial(decoder, block=indexed_block)
+OTHERS = "mistral4 sarvam_mla youtu"
 
 FAMILIES = {
     "deepseek_v2": Family(caches=latent_caches, weights=latent),
     "deepseek_v3": Family(caches=latent_caches, weights=latent),
-    **{name: Family(caches=latent_caches) for name in OTHERS.split()},
-    "minicpm3": Family(caches=expanded_caches),
+    **{name: Family(caches=latent_caches, weights=latent) for name in OTHERS.split()},
+    **{
+        name: Family(caches=latent_caches, weights=latent, defaults={"first_k_dense_replace": 1})
+        for name in ("axk1", "glm4_moe_lite")
+    },
+    "minicpm3": Family(caches=expanded_caches, weights=minicpm3_weights),
     "longcat_flash": Family(
         caches=twice_latent_caches, aliases={"num_hidden_layers": "num_layers"}
     ),
     "axk2": Family(caches=indexed_caches),
-    "glm_moe_dsa": Family(caches=indexed_caches),
+    "glm_moe_dsa": Family(caches=indexed_caches, weights=indexed),
     "hy_v4": Family(caches=hunyuan4_caches),
     "hy_v4_vl_text": Family(caches=hunyuan4_caches),
     "mistral_large4_text": Family(caches=mistral_large4_caches),
     "kimi_k2": Family(caches=latent_caches, weights=latent, like="deepseek_v3"),
-    "deepseek_v32": Family(caches=indexed_caches, weights=partial(decoder, block=indexed_block)),
+    "deepseek_v32": Family(caches=indexed_caches, weights=indexed),
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kvpipe.models.base import CacheGeometry
-from kvpipe.models.families.base import Config, Family, unreadable
+from kvpipe.models.families.base import Config, Family, Weight, unreadable
 from kvpipe.models.families.caches import (
     FULL,
     SLIDING,
@@ -24,7 +24,14 @@ from kvpipe.models.families.deepseek import (
     latent_cache,
 )
 from kvpipe.models.families.lfm2 import lfm2_caches
-from kvpipe.models.families.qwen3_next import qwen3_next_caches
+from kvpipe.models.families.qwen3_next import (
+    delta_net,
+    gated_attention,
+    qwen3_next_block,
+    qwen3_next_caches,
+    qwen3_next_kinds,
+)
+from kvpipe.models.families.weights import decoder, mlp, norms
 
 LINEAR, CONV = "linear_attention", "conv"
 Store = Callable[[Config, int], CacheGeometry]  # what a linear or full layer stores
@@ -59,6 +66,16 @@ def delta_state(config: Config, layer: int) -> CacheGeometry:
         "ssm": [heads, key, value],
     }
     return state_cache(layer, "linear_attn", "gdn_attention", shapes)
+
+
+def qwen3_5_block(config: Config, layer: int) -> list[Weight]:
+    """Qwen3-Next's mixers before a dense MLP."""
+    attending = qwen3_next_kinds(config)[layer] == FULL
+    return [
+        *(gated_attention if attending else delta_net)(config, layer),
+        *mlp(config, layer, config.intermediate_size),
+        *norms(config, layer),
+    ]
 
 
 def olmo_hybrid_caches(config: Config) -> list[CacheGeometry]:
@@ -231,8 +248,16 @@ every_fourth = {"full_attention_interval": 4}
 inkling = Family(caches=inkling_caches)
 
 FAMILIES = {
-    "qwen3_5_text": Family(caches=qwen3_next_caches, defaults=every_fourth),
-    "qwen3_5_moe_text": Family(caches=qwen3_next_caches, defaults=every_fourth),
+    "qwen3_5_text": Family(
+        caches=qwen3_next_caches,
+        weights=partial(decoder, block=qwen3_5_block),
+        defaults=every_fourth,
+    ),
+    "qwen3_5_moe_text": Family(
+        caches=qwen3_next_caches,
+        weights=partial(decoder, block=qwen3_next_block),
+        defaults=every_fourth,
+    ),
     "olmo_hybrid": Family(caches=olmo_hybrid_caches),
     "lara_mini": Family(caches=partial(mixed_caches, state=delta_state)),
     "kimi_linear": Family(caches=kimi_linear_caches, ssm_dtype="float32"),

@@ -110,7 +110,13 @@ def glm4_moe_block(config: Config, layer: int) -> list[Weight]:
 
 def dense_then_experts(config: Config, layer: int) -> list[Weight]:
     """DeepSeek's way: first_k_dense_replace dense layers, then routed and shared experts."""
-    if layer < config.number("first_k_dense_replace") or not config.number("n_routed_experts"):
+    kinds = config.words("mlp_layer_types") or []
+    dense = (
+        kinds[layer] == "dense"
+        if layer < len(kinds)
+        else layer < config.number("first_k_dense_replace")
+    )
+    if dense or not config.number("n_routed_experts"):
         return mlp(config, layer, config.intermediate_size)
     width, shared = config.count("moe_intermediate_size"), config.number("n_shared_experts")
     return [

@@ -74,14 +74,14 @@ def gated_attention(config: Config, layer: int) -> list[Weight]:
 
 def qwen3_next_block(config: Config, layer: int) -> list[Weight]:
     mixer = gated_attention if attends(qwen3_next_kinds(config)[layer]) else delta_net
+    return [*mixer(config, layer), *feed_forward(config, layer), *norms(config, layer)]
+
+
+def feed_forward(config: Config, layer: int) -> list[Weight]:
+    if not is_sparse(config, layer):
+        return mlp(config, layer, config.intermediate_size)
     number, width = config.count("num_experts"), config.count("moe_intermediate_size")
-    experts = [*routed(config, layer, number, width), *shared_expert(config, layer)]
-    dense = mlp(config, layer, config.intermediate_size)
-    return [
-        *mixer(config, layer),
-        *(experts if is_sparse(config, layer) else dense),
-        *norms(config, layer),
-    ]
+    return [*routed(config, layer, number, width), *shared_expert(config, layer)]
 
 
 FAMILIES = {
