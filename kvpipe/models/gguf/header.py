@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from struct import Struct
+from struct import error as StructError
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, printable
@@ -19,7 +21,6 @@ from kvpipe.models.config_file import reason
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_LONGEST_HEADER = 512 * 2**20  # bytes; vocabularies take a few MiB
 _MOST_PAIRS = 100_000
 _MOST_TENSORS = 1_000_000
 _MOST_AXES = 4
@@ -65,20 +66,20 @@ class _Cut(Exception):
 class _Bytes:
     """What is left of a header."""
 
-    def __init__(self, content: bytes) -> None:
-        self.content, self.at = content, 0
+    def __init__(self, content: mmap) -> None:
+        self.content, self.at, self.size = content, 0, len(content)
 
     def scalar(self, kind: Struct) -> Any:
         end = self.at + kind.size
-        if end > len(self.content):
-            raise _Cut(f"the end of the file at byte {len(self.content):,}")
+        if end > self.size:
+            raise _Cut(f"the end of the file at byte {self.size:,}")
         (value,) = kind.unpack_from(self.content, self.at)
         self.at = end
         return value
 
     def skip(self, size: int) -> None:
-        if size > len(self.content) - self.at:
-            raise _Cut(f"the end of the file at byte {len(self.content):,}")
+        if size > self.size - self.at:
+            raise _Cut(f"the end of the file at byte {self.size:,}")
         self.at += size
 
     def text(self) -> str:
@@ -93,8 +94,8 @@ class _Bytes:
         try:
             for _ in range(count):
                 at += 8 + unpack(content, at)[0]
-        except Exception as error:
-            raise _Cut(f"the end of the file at byte {len(content):,}") from error
+        except StructError as error:
+            raise _Cut(f"the end of the file at byte {self.size:,}") from error
         self.skip(at - self.at)
 
 
@@ -102,13 +103,15 @@ def read_header(file: Path) -> Header:
     """ConfigError where it is no GGUF file, of another version, or cut."""
     try:
         with file.open("rb") as stream:
-            content = stream.read(_LONGEST_HEADER)
-    except OSError as error:
-        raise _wrong(file, "a file that can be read", reason(error)) from error
-    try:
-        return _parsed(_Bytes(content))
+            if not stream.read(1):
+                raise _Cut("an empty file")
+            # Mapped, so that of many GB only the pages of the header are read.
+            with mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+                return _parsed(_Bytes(content))
     except _Cut as error:
         raise _wrong(file, "a whole GGUF header", str(error)) from error
+    except (OSError, ValueError) as error:
+        raise _wrong(file, "a file that can be read", reason(error)) from error
 
 
 def _parsed(data: _Bytes) -> Header:
@@ -139,7 +142,7 @@ def _value(data: _Bytes, kind: int, depth: int = 0) -> Any:
 
 def _array(data: _Bytes, depth: int) -> Any:
     kind, count = data.scalar(_U32), data.scalar(_U64)
-    if count > len(data.content):
+    if count > data.size:
         raise _Cut(f"an array of {count:,}")
     if kind in _SCALARS and count > _KEPT:
         data.skip(count * _SCALARS[kind].size)

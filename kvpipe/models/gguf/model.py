@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,13 @@ class _Reading:
         for layer, slides in enumerate(kinds):
             cache = self._cache(layer, slides)
             if layer >= self.layers - shared:
-                cache = CacheGeometry(**{**vars(cache), "shares_with": last.get(slides)})
+                if slides not in last:
+                    raise unreadable(
+                        self._key("attention.shared_kv_layers"),
+                        "a layer of each kind before the shared ones",
+                        shared,
+                    )
+                cache = replace(cache, shares_with=last[slides])
             else:
                 last[slides] = cache.name
             caches.append(cache)
@@ -129,6 +136,8 @@ class _Reading:
         name = f"model.layers.{layer}.self_attn.attn"
         latent = self.tensors.get(f"blk.{layer}.attn_kv_a_mqa.weight")
         if latent is not None:
+            if len(latent.shape) != 2 or not latent.shape[1]:
+                raise unreadable(f"blk.{layer}.attn_kv_a_mqa", "a matrix", latent.shape)
             fields: dict[str, Any] = {"head_size": latent.shape[1]}
             return CacheGeometry(name=name, layer=layer, spec="mla", fields=fields)
         suffix = "_swa" if slides and self.pairs.get(self._key("attention.key_length_swa")) else ""
