@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from struct import pack
 from typing import Any
 
-Tensors = Mapping[str, tuple[tuple[int, ...], int]]  # name -> (shape, ggml type)
+Tensors = dict[str, tuple[tuple[int, ...], int]]  # name -> (shape, ggml type)
 F16, Q4_K = 1, 12
 
 PAIRS: dict[str, Any] = {
@@ -23,9 +23,7 @@ PAIRS: dict[str, Any] = {
 }
 
 
-def layer(
-    index: int, *, key: int = 128, value: int = 128
-) -> dict[str, tuple[tuple[int, ...], int]]:
+def layer(index: int, *, key: int = 128, value: int = 128) -> Tensors:
     return {
         f"blk.{index}.attn_q.weight": ((256, 256), Q4_K),
         f"blk.{index}.attn_k.weight": ((256, key), Q4_K),
@@ -33,7 +31,7 @@ def layer(
     }
 
 
-TENSORS: dict[str, tuple[tuple[int, ...], int]] = {
+TENSORS: Tensors = {
     "token_embd.weight": ((256, 100), F16),
     **layer(0),
     **layer(1),

@@ -178,6 +178,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "moonshine_streaming": {"num_key_value_heads": 4},
     "recurrent_gemma": {"attention_window_size": 16},
     "mllama": {"text_config": {"cross_attention_layers": [3]}},
+    "qwen2_5_omni": {"thinker_config": {"text_config": MROPE}},
+    "qwen2_5_omni_thinker": {"text_config": MROPE},
     "step3p7": {"text_config": {"sliding_window": 16}},
     "granite4_vision": {
         "text_config": {"num_key_value_heads": 2},
@@ -520,9 +522,9 @@ def record(model_type: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     first: dict[str, Any] = {}
     for changes in LADDER:
         entry = attempt(model_type, overrides, changes)
-        if "failed" not in entry and "whole_failed" not in entry:
+        if not entry.get("failed") and "whole_failed" not in entry:
             return entry
-        if not first or ("failed" in first and "failed" not in entry):
+        if not first or (first.get("failed") and not entry.get("failed")):
             first = entry
     return first
 
@@ -546,7 +548,37 @@ def attempt(
             entry |= measured(text)
     except Exception as error:
         entry["failed"] = told(error)
-    return entry
+    parts = CONFIG_MAPPING[model_type].sub_configs or {}
+    if "class" not in entry and "text_config" in parts:
+        entry |= of_part_alone(model_type, "text_config", parts, overrides, changes)
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def of_part_alone(
+    model_type: str,
+    key: str,
+    parts: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    changes: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The part that generates, where the whole cannot be made tiny: read as a nested file is."""
+    try:
+        part = parts[key]
+        named = CONFIG_MAPPING[model_type]().to_dict()[key]["model_type"]
+        part = CONFIG_MAPPING[named] if part.__name__ == "AutoConfig" else part
+        small = _merged(everywhere(_tiny(part, ()), changes), overrides.get(key, {}))
+        config = part(**deepcopy(small))
+        found = measured(config)
+    except Exception as error:
+        return {"failed": told(error)}
+    full = json.loads(config.to_json_string(use_diff=False))
+    return {
+        **found,
+        "sparse": {"model_type": model_type, key: {"model_type": named, **small}},
+        "full": {"model_type": model_type, key: full},
+        "text_type": named,
+        "failed": None,
+    }
 
 
 def told(error: Exception) -> str:

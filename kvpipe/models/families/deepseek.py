@@ -101,9 +101,27 @@ def scheduled(config: Config) -> Config:
     return config.having(indexer_types=kinds)
 
 
+def rope_layers(config: Config) -> list[bool]:
+    """no_rope_layers has 1 where there IS rope; without it, every fourth layer has none."""
+    listed, layers = config.numbers("no_rope_layers"), config.num_layers
+    every = config.count("no_rope_layer_interval", 4)
+    listed = listed or [int((i + 1) % every != 0) for i in range(layers)]
+    if len(listed) != layers:
+        raise unreadable("no_rope_layers", f"{layers} entries", len(listed))
+    return [bool(rope) for rope in listed]
+
+
 def mistral_large4_caches(config: Config) -> list[CacheGeometry]:
-    """A layer may read the latent rows of another (kv_source_layers)."""
-    caches = indexed_caches(scheduled(config))
+    """Layers without rope store the latent alone; a layer may read the rows of another
+    (kv_source_layers)."""
+    config = scheduled(config)
+    own, roped = own_indexers(config), rope_layers(config)
+    parts = [config if rope else config.having(qk_rope_head_dim=0) for rope in roped]
+    caches = [
+        cache
+        for i, part in enumerate(parts)
+        for cache in indexed_layer(part, i, own_indexer=own[i])
+    ]
     sources = config.numbers("kv_source_layers")
     if sources is None:
         return caches
@@ -152,6 +170,13 @@ def deepseek_block(config: Config, layer: int) -> list[Weight]:
         *dense_then_experts(config, layer),
         *norms(config, layer),
     ]
+
+
+def axk1_block(config: Config, layer: int) -> list[Weight]:
+    """A norm more after experts."""
+    weights = deepseek_block(config, layer)
+    is_sparse = any(weight.name.startswith("mlp.experts") for weight in weights)
+    return [*weights, *(norms(config, layer, 1, name="post") if is_sparse else [])]
 
 
 def minicpm3_weights(config: Config) -> list[Weight]:
@@ -211,13 +236,17 @@ FAMILIES = {
     "deepseek_v2": Family(caches=latent_caches, weights=latent),
     "deepseek_v3": Family(caches=latent_caches, weights=latent),
     **{name: Family(caches=latent_caches, weights=latent) for name in OTHERS.split()},
-    **{
-        name: Family(caches=latent_caches, weights=latent, defaults={"first_k_dense_replace": 1})
-        for name in ("axk1", "glm4_moe_lite")
-    },
+    "glm4_moe_lite": Family(
+        caches=latent_caches, weights=latent, defaults={"first_k_dense_replace": 1}
+    ),
     "minicpm3": Family(caches=expanded_caches, weights=minicpm3_weights),
     "longcat_flash": Family(
         caches=twice_latent_caches, aliases={"num_hidden_layers": "num_layers"}
+    ),
+    "axk1": Family(
+        caches=latent_caches,
+        weights=partial(decoder, block=axk1_block),
+        defaults={"first_k_dense_replace": 1},
     ),
     "axk2": Family(caches=indexed_caches),
     "glm_moe_dsa": Family(caches=indexed_caches, weights=indexed),

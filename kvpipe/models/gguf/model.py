@@ -87,6 +87,8 @@ class _Reading:
             raise unreadable("general.architecture", "a name", "nothing")
         self.layers = self.pairs.layers(self._key("block_count"))
         self.heads = self._of_layers("attention.head_count")
+        if not self.heads:
+            raise unreadable(self._key("attention.head_count"), "a number of heads", "nothing")
         self.kv_heads = self._of_layers("attention.head_count_kv") or self.heads
 
     def geometry(self) -> ModelGeometry:
