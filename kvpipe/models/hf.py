@@ -63,7 +63,7 @@ class HuggingFace:
             return self._read_gguf(self.options.path)
         file, stored = self._open()
         if self.options.probe:
-            from kvpipe.models._probe import probe
+            from kvpipe.models.probe.as_engine import probe
 
             geometry = probe(file)
         else:

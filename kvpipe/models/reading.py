@@ -8,7 +8,7 @@ from functools import partial
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
 from kvpipe.models.base import CacheGeometry, ModelGeometry
-from kvpipe.models.config_file import ConfigFile, known_dtype
+from kvpipe.models.config_file import ConfigFile
 from kvpipe.models.families import families
 from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
@@ -63,7 +63,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         encoder_tokens=family.encoder_tokens(config),
         experts_per_token=_experts_per_token(config),
         expert_size=_expert_size(config),
-        ssm_dtype=_ssm_dtype(config, family),
+        ssm_dtype=file.ssm_dtype or family.ssm_dtype,
         state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
         source=LABEL if by_keys else "config.json",
         notes=tuple([*_notes(file, weight_bytes), *(_unknown_keys(file) if by_keys else [])]),
@@ -149,13 +149,6 @@ def _weight_bytes(file: ConfigFile, weights: list[Weight] | None) -> int | None:
     if file.quantization is None or weights is None:
         return None
     return quantized_bytes(weights, file.quantization, DTYPE_BYTES[file.dtype or "float32"])
-
-
-def _ssm_dtype(config: Config, family: Family) -> str | None:
-    for key in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
-        if written := config.word(key):
-            return known_dtype(key, written)
-    return family.ssm_dtype
 
 
 def _notes(file: ConfigFile, weight_bytes: int | None) -> list[str]:

@@ -1,0 +1,263 @@
+"""The least that serves a load: searches over the pure plan, for `kvpipe find`.
+
+Every answer is a search over the pure plan: the request is prepared again with one setting changed,
+its memory estimated, its layers planned. Nothing is allocated. What fits is monotonic in each
+setting searched, so bisection finds its edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.cache.plan import Plan
+from kvpipe.errors import ConfigError, KvpipeError, Problem
+from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
+from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.request.config import Count
+from kvpipe.request.quantities import Tokens
+from kvpipe.request.schema import check_section
+from kvpipe.text.figures import count, size
+
+TENSOR_PARALLEL = (1, 2, 4, 8, 16)
+PLENTY = 2**50  # bytes
+
+
+class Want(BaseModel):
+    """requests of length tokens each, running at once. length auto: the model's context."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    requests: Count
+    length: Tokens | Literal["auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """question: what was searched for. answer: "" where nothing does it. limit: what stands in the
+    way of less, or of doing it at all. setting: as one would write it ("" where there is none)."""
+
+    question: str
+    answer: str
+    limit: str
+    setting: str = ""
+
+
+def read_want(raw: Any, prepared: Prepared) -> Want:
+    """The checked section; ConfigError with every key that is wrong."""
+    if not raw:
+        knob = "set want.requests=64 want.length=8192, or choose want=default"
+        raise ConfigError(Problem("want", "the load to search for", "nothing", knob))
+    want, problems = check_section("want", Want, raw)
+    if problems or want is None:
+        raise ConfigError(problems)
+    context = prepared.resolved.model.context_length
+    if want.length != "auto" and want.length > context:
+        raise ConfigError(
+            Problem(
+                "want.length", f"1 to the model's context of {context:,} tokens", str(want.length)
+            )
+        )
+    assert isinstance(want, Want)
+    return want
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """Why a setting gives no plan at all."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The wanted load and the request that all candidates are made from."""
+
+    prepared: Prepared
+    want: Want
+
+    @cached_property
+    def length(self) -> int:
+        asked = self.want.length
+        return self.prepared.resolved.model.context_length if asked == "auto" else asked
+
+    def findings(self) -> Iterator[Finding]:
+        yield self.cache_memory()
+        if self.prepared.resolved.device.type != "cpu":
+            yield self.as_asked()
+            yield self.utilization()
+            yield self.tensor_parallel()
+            yield self.largest_max_num_seqs()
+            yield self.longest()
+        yield self.device()
+
+    # --- one candidate ---
+    def plan(self, changes: Mapping[str, Any], length: int) -> Plan | _Refused:
+        """The plan with some settings changed, for requests of `length` tokens, or why there is
+        none. Memory is estimated, unless its size is set."""
+        raw = deepcopy(dict(self.prepared.raw))
+        fixed = raw["cache"]["kv_cache_memory_bytes"] is not None or "memory" in changes
+        if not fixed:
+            raw["profiling"] = _estimate(raw["profiling"])
+        raw["scheduler"] = {**raw["scheduler"], "max_model_len": length}
+        for key, value in changes.items():
+            section, _, name = key.partition(".")
+            if name:
+                raw[section] = {**raw[section], name: value}
+            elif section != "memory":
+                raw[section] = value
+        try:
+            made = prepare(raw)
+            memory = changes.get("memory") or _memory(made)
+            return plan_with(made, memory, compared=())
+        except KvpipeError as error:
+            return _Refused(error.lines()[0])
+
+    def missing(self, changes: Mapping[str, Any], length: int = 0, requests: int = 0) -> str:
+        """Why the wanted load does not fit with these changes; "" where it does."""
+        plan = self.plan(changes, length or self.length)
+        if isinstance(plan, _Refused):
+            return plan.reason
+        needed = blocks_for(plan, requests or self.want.requests)
+        usable = plan.capacity.usable_blocks if plan.capacity else needed
+        if needed <= usable:
+            return ""
+        return f"memory: {count(needed, 'block')} needed, {usable:,} can be given out"
+
+    # --- searches ---
+    def cache_memory(self) -> Finding:
+        """Bytes of cache that the load needs on each rank, from the plan itself."""
+        question = "smallest cache on each rank"
+        ranks = len(self.prepared.resolved.ranks)
+        plan = self.plan({"memory": (PLENTY,) * ranks}, self.length)
+        if isinstance(plan, _Refused):
+            return Finding(question=question, answer="", limit=plan.reason)
+        blocks = blocks_for(plan, self.want.requests) + 1  # and the null block
+        num_bytes = blocks * max(rank.config.bytes_per_block for rank in plan.ranks)
+        return Finding(
+            question=question,
+            answer=f"{size(num_bytes)} ({count(blocks, 'block')})",
+            limit="all requests decode while one reads its prompt",
+            setting=f"cache.kv_cache_memory_bytes={num_bytes}",
+        )
+
+    def as_asked(self) -> Finding:
+        missing = self.missing({})
+        device, parallel = self.prepared.resolved.device, self.prepared.resolved.parallel
+        what = f"{device.name}, TP {parallel.tp}, PP {parallel.pp}"
+        answer = f"{what}: {'fits' if not missing else 'does not fit'}"
+        return Finding(question="as asked", answer=answer, limit=missing)
+
+    def utilization(self) -> Finding:
+        """Hundredths of the card."""
+        question, key = "smallest utilization", "cache.gpu_memory_utilization"
+        if self.prepared.config.cache.kv_cache_memory_bytes is not None:
+            return Finding(question=question, answer="", limit="cache.kv_cache_memory_bytes is set")
+        least = smallest(1, 100, lambda n: not self.missing({key: n / 100}))
+        if least is None:
+            return Finding(question=question, answer="", limit=self.missing({key: 1.0}))
+        limit = self.missing({key: (least - 1) / 100}) if least > 1 else ""
+        answer = f"{least / 100:.2f}"
+        return Finding(question=question, answer=answer, limit=limit, setting=f"{key}={answer}")
+
+    def tensor_parallel(self) -> Finding:
+        question, key = "smallest tensor parallel size", "parallel.tensor_parallel_size"
+        limit = ""
+        for tp in TENSOR_PARALLEL:
+            missing = self.missing({key: tp})
+            if not missing:
+                setting = f"{key}={tp}"
+                return Finding(question=question, answer=f"{tp}", limit=limit, setting=setting)
+            limit = f"TP {tp}: {missing}"
+        return Finding(question=question, answer="", limit=limit)
+
+    def device(self) -> Finding:
+        """The shipped device with the least memory that serves the load with as many ranks."""
+        question, limit = "smallest device", ""
+        for name, option in _devices():
+            missing = self.missing({"device": option})
+            if not missing:
+                return Finding(
+                    question=question, answer=name, limit=limit, setting=f"device={name}"
+                )
+            limit = f"{name}: {missing}"
+        return Finding(question=question, answer="", limit=limit)
+
+    def largest_max_num_seqs(self) -> Finding:
+        """More requests also take more memory for the sampler."""
+        question, key = (
+            f"largest max_num_seqs at {count(self.length, 'token')}",
+            "scheduler.max_num_seqs",
+        )
+
+        def serves(requests: int) -> bool:
+            return not self.missing({key: requests}, requests=requests)
+
+        most = largest(1, 2**17, serves)
+        if most is None:
+            return Finding(question=question, answer="", limit=self.missing({key: 1}, requests=1))
+        limit = self.missing({key: most + 1}, requests=most + 1)
+        return Finding(question=question, answer=f"{most:,}", limit=limit, setting=f"{key}={most}")
+
+    def longest(self) -> Finding:
+        context = self.prepared.resolved.model.context_length
+        question = f"longest length for {count(self.want.requests, 'request')}"
+        most = largest(1, context, lambda n: not self.missing({}, length=n))
+        if most is None:
+            return Finding(question=question, answer="", limit=self.missing({}, length=1))
+        limit = (
+            f"the model's context of {context:,} tokens"
+            if most == context
+            else self.missing({}, length=most + 1)
+        )
+        setting = f"scheduler.max_model_len={most}"
+        return Finding(question=question, answer=count(most, "token"), limit=limit, setting=setting)
+
+
+def blocks_for(plan: Plan, requests: int) -> int:
+    """Blocks of that many requests of the planned length."""
+    return plan.capacity.blocks_of(requests) if plan.capacity else 0
+
+
+def smallest(low: int, high: int, serves: Callable[[int], bool]) -> int | None:
+    """The smallest n in low..high that serves, if all larger ones do too; None: not even high."""
+    if not serves(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if serves(middle) else (middle + 1, high)
+    return low
+
+
+def largest(low: int, high: int, serves: Callable[[int], bool]) -> int | None:
+    """The largest n in low..high that serves, if all smaller ones do too; None: not even low."""
+    first_that_fails = smallest(low, high, lambda n: not serves(n))
+    if first_that_fails is None:
+        return high
+    return first_that_fails - 1 if first_that_fails > low else None
+
+
+# --- parts ---
+def _estimate(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The estimate plugin's options, with those that were set for it."""
+    shipped = shipped_option("profiling", "estimate")
+    return dict(asked) if asked.get("name") == "estimate" else shipped
+
+
+def _memory(prepared: Prepared) -> tuple[int, ...]:
+    backend = make_backend(prepared.config, prepared.resolved.backend)
+    return profile_ranks(prepared, backend).available_kv_bytes
+
+
+def _devices() -> list[tuple[str, dict[str, Any]]]:
+    """Shipped accelerators, the one with the least memory first."""
+    from kvpipe.request.quantities import parse_size
+
+    names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
+    options = {name: shipped_option("device", name) for name in sorted(names)}
+    return sorted(options.items(), key=lambda item: int(parse_size(item[1]["memory_bytes"])))
