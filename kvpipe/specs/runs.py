@@ -11,6 +11,10 @@ from typing import TypeAlias
 Runs: TypeAlias = tuple[range, ...]
 
 
+def one_run(start: int, stop: int) -> Runs:
+    return (range(start, stop),) if start < stop else ()
+
+
 def joined(*ranges: range) -> Runs:
     """The indices of ranges given in ascending order of their start, as runs.
 
@@ -36,7 +40,10 @@ def indices(runs: Runs) -> Sequence[int]:
 
 
 def has(runs: Runs, index: int) -> bool:
-    return any(index in run for run in runs)
+    for run in runs:  # a loop: asked for each index of a step
+        if index in run:
+            return True
+    return False
 
 
 def below(runs: Runs, stop: int) -> Runs:
