@@ -20,7 +20,7 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.engines.versions import DISTINCT, rules_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.plugins import REGISTRIES, SPECS
-from kvpipe.replay.play import TRACES
+from kvpipe.simulation.play import TRACES
 from kvpipe.report.base import Answer
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping.planning import plan

@@ -518,3 +518,17 @@ def test_the_stage_plugin_is_the_pure_function() -> None:
     )
     stage = HybridGrouping(HybridGrouping.Options(name="hybrid"))
     assert stage.run(request) == plan(layers(FULL, WINDOW), LIMITS, 400 * MIB, compared=())
+
+
+def test_the_worked_example_of_pool_is_what_is_planned() -> None:
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
+    assert spec.page_size_bytes == 16 * 2 * 8 * 128 * 2 == 65_536
+    made = plan(
+        [CacheLayer(name=f"layer.{i}", spec=spec) for i in range(32)],
+        RequestLimits(max_model_len=8176, max_num_batched_tokens=2048),
+        2**30,
+    )
+    assert made.ranks[0].config.bytes_per_block == 32 * 65_536 == 2_097_152
+    assert made.num_blocks == 2**30 // 2_097_152 == 512
+    assert made.capacity is not None and made.capacity.demands[0].steady_blocks == 511
+    assert made.capacity.requests_steady == 1

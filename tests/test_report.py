@@ -39,6 +39,7 @@ from kvpipe.report.base import Report
 from kvpipe.report.derived_notes import advice
 from kvpipe.report.document import plan_document
 from kvpipe.report.engine_lines import difference
+from kvpipe.report.full import FullReport
 from kvpipe.report.json_ import JsonReport, dumps, failure_document
 from kvpipe.report.none import NoReport
 from kvpipe.report.run_input import ReportInput
@@ -68,7 +69,7 @@ def shown(report: Report, what: ReportInput) -> str:
 
 
 def text_of(what: ReportInput) -> str:
-    return shown(TextReport(TextReport.Options(name="text")), what)
+    return shown(FullReport(FullReport.Options(name="full")), what)
 
 
 def words_of(what: ReportInput) -> str:
@@ -406,7 +407,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     terminal = Terminal()
-    TextReport(TextReport.Options(name="text")).render(answer_of(report_of(LLAMA)), None, terminal)
+    FullReport(FullReport.Options(name="full")).render(answer_of(report_of(LLAMA)), None, terminal)
     return terminal.getvalue()
 
 

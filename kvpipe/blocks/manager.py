@@ -221,7 +221,8 @@ class BlockManager:
 
     # --- what kernels read -------------------------------------------------------------------
     def begin_step(self) -> None:
-        """Forget the slots of the step before."""
+        """The step before has run: forget its slots; the states it computed may be hit."""
+        self.prefixes.begin_step()
         for slots in self._slots:
             slots.clear()
 

@@ -2,6 +2,10 @@
 
 Groups may differ in kind and block size. A prefix can be served only where every group can serve
 it; a block is found by the chain's key at its end and its group.
+
+Keys and values that a step computes are a hit in the same step: a layer writes all rows before it
+attends. A state is not, until the next step: the scan that reads it begins while the one that
+writes it is under way.
 """
 
 from __future__ import annotations
@@ -30,6 +34,12 @@ class PrefixCache:
         self.enabled = wanted and possible
         self.granule = gcd(*(table.span for table in tables)) or 1
         self._queried = self._hit = 0
+        self._unwritten: set[int] = set()  # blocks of states that this step computes
+
+    def begin_step(self) -> None:
+        """The step before has run: all that it computed may be read."""
+        if self._unwritten:
+            self._unwritten.clear()
 
     def stats(self) -> PrefixStats:
         return PrefixStats(queried_tokens=self._queried, hit_tokens=self._hit)
@@ -55,11 +65,19 @@ class PrefixCache:
             for g, table in enumerate(self.tables):
                 num = length // table.span
                 if g not in found:
-                    found[g] = self.pool.lookup(self._keys(chain, g, range(num)))
+                    found[g] = self._find(chain, g, num)
                 served = table.spec.hit_length([b is not None for b in found[g][:num]])
                 if served * table.ranks < length:
                     length, settled = served * table.ranks, False
         return length, found
+
+    def _find(self, chain: PrefixChain, group: int, num: int) -> list[int | None]:
+        """[num] the block that holds each index of a chain in a group, None where none may be read
+        by this step."""
+        found = self.pool.lookup(self._keys(chain, group, range(num)))
+        if self._unwritten and self.tables[group].is_state:
+            return [None if block in self._unwritten else block for block in found]
+        return found
 
     def _hold(self, live: LiveRequest, found: _Found, length: int) -> None:
         rows = []
@@ -92,6 +110,8 @@ class PrefixCache:
                 if len(here) < len(blocks):
                     blocks, keys = blocks[here], [keys[i] for i in here]
                 self.pool.register(blocks, keys)
+                if table.is_state:
+                    self._unwritten.update(blocks.tolist())
 
     def _keys(self, chain: PrefixChain, group: int, of: range) -> list[bytes]:
         """The keys of the group's blocks at those indices. The same tokens have another content in

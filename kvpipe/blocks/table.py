@@ -51,7 +51,7 @@ class GroupTable:
         self.ranks = self.span // self.block_size
         # A state keeps its speculative tokens in blocks of its own (`resident` counts them).
         first = group.spec.of_layer(group.layer_names[0]) if group.layer_names else group.spec
-        self.lookahead_in_slots = not first.is_state
+        self.is_state = first.is_state
         self.ids = np.full((num_rows, 1), absent, np.int32)
         self.held: list[Runs] = [()] * num_rows
         self.next_slot = np.full(num_rows, -1, np.int64)
@@ -69,7 +69,7 @@ class GroupTable:
         self, row: int, computed: int, new: int, lookahead: int, limits: RequestLimits
     ) -> Change:
         """For a step that brings `new` tokens and room for `lookahead` more."""
-        reach = new + lookahead if self.lookahead_in_slots else new
+        reach = new if self.is_state else new + lookahead
         want, held = held_at(self.spec, computed, reach, limits), self.held[row]
         if want == held:
             return Change(want, (), ())

@@ -40,10 +40,9 @@ def indices(runs: Runs) -> Sequence[int]:
 
 
 def has(runs: Runs, index: int) -> bool:
-    for run in runs:  # a loop: asked for each index of a step
-        if index in run:
-            return True
-    return False
+    if len(runs) == 1:  # nearly always, and asked for each index of a step
+        return index in runs[0]
+    return any(index in run for run in runs)
 
 
 def below(runs: Runs, stop: int) -> Runs:

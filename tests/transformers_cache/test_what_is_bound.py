@@ -223,14 +223,11 @@ def test_a_window_of_about_a_block_does_not_save(measure: Any) -> None:
 
 
 # --- versions ------------------------------------------------------------------------------------
-VERSIONS = "kvpipe.stages.binding.transformers_cache.versions"
 
 
 @pytest.mark.parametrize("found", ["5.22.1", "5.25.0", "4.57.3"])
 def test_other_releases_are_named(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    monkeypatch.setattr(
-        "kvpipe.stages.binding.transformers_cache.versions.version", lambda _: found
-    )
+    monkeypatch.setattr("kvpipe.models.probe.releases.version", lambda _: found)
     with pytest.raises(ConfigError, match=f"transformers>=5.23,<5.25, got transformers {found}"):
         layers_of(object(), 16)
 
@@ -241,7 +238,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(f"{VERSIONS}.version", missing)
+    monkeypatch.setattr("kvpipe.models.probe.releases.version", missing)
     with pytest.raises(ConfigError, match=r"got no transformers; pip install 'kvpipe\[hf\]'"):
         layers_of(object(), 16)
 
@@ -257,7 +254,7 @@ def test_a_third_tensor_a_token_is_not_silently_dropped() -> None:
         index_n_heads=2, index_head_dim=16, index_topk=8, pad_token_id=0,
     )  # fmt: skip
     model = transformers.DeepseekV32ForCausalLM(transformers.DeepseekV32Config(**sizes)).eval()
-    with pytest.raises(ConfigError, match="keys, values or fixed-size states, got Dynamic"):
+    with pytest.raises(ConfigError, match="fixed-size states, got indexer_keys of 16 numbers"):
         layers_of(model, 16)
 
 

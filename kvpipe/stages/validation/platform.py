@@ -57,7 +57,9 @@ class _Resolution:
     def resolve(self) -> ResolvedRun:
         config = self.config
         model = self.attempt(lambda: config.plugins["model"].make().read())
-        device = self.attempt(lambda: resolve_device(config.device))
+        # Only backends that run on GPUs have an index (backends/base.py).
+        gpu_index: int = getattr(config.plugins["backend"].options, "gpu_index", 0)
+        device = self.attempt(lambda: resolve_device(config.device, gpu_index))
         self.attempt(self.check_parallel)
         what_if = self.attempt(self.what_if)
         backend = None

@@ -1,6 +1,6 @@
 """trace=kvx_pair: two requests, one after the other."""
 
-from kvpipe.replay.traces.base import Trace, TraceOptions, TraceRequest
+from kvpipe.simulation.traces.base import Trace, TraceOptions, TraceRequest
 
 
 class PairTrace(Trace):

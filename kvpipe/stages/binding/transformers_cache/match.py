@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.models.probe.as_transformers import unbindable
+from kvpipe.models.probe.needs import KVNeed, LayerNeeds
 from kvpipe.specs.answers import held_at
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.stages.binding.transformers_cache.needs import KVNeed, LayerNeeds
 
 ROLES = ("attention", "cross", "state")
 
@@ -87,6 +88,7 @@ def _name(planned: dict[tuple[int, str], tuple[str, KVCacheSpec]], index: int, r
 # --- disagreements -----------------------------------------------------------------------------
 def disagreements(needs: Sequence[LayerNeeds], cache: PlannedCache) -> Iterator[Problem]:
     """What the model keeps and the plan does not hold, layer by layer."""
+    yield from unbindable(needs)
     planned = planned_specs(cache)
     for need in needs:
         wanted = {"attention": need.attention, "cross": need.cross, "state": need.states or None}

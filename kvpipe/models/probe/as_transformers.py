@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.models.probe.needs import KVNeed, LayerNeeds
+from kvpipe.models.probe.releases import require_transformers
 from kvpipe.specs.base import CacheLayer, KVCacheSpec
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
@@ -11,13 +15,26 @@ from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec
 from kvpipe.specs.mla import MLAAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
-from kvpipe.stages.binding.transformers_cache.needs import KVNeed, LayerNeeds
+
+
+def needs_of(model: Any) -> tuple[LayerNeeds, ...]:
+    """Of a transformers model, or of a config (built on the meta device); ConfigError where
+    transformers is missing, or the model keeps something that has no place."""
+    require_transformers()
+    from kvpipe.models.probe.build import skeleton
+    from kvpipe.models.probe.read import model_needs
+
+    is_config = not hasattr(model, "forward") and hasattr(model, "model_type")
+    return model_needs(skeleton(model) if is_config else model)
 
 
 def cache_layers(
     needs: Sequence[LayerNeeds], block_size: int, cache_dtype: str | None = None
 ) -> list[CacheLayer]:
-    """0..3 CacheLayers a model layer. cache_dtype: storage of K and V (None: as the model's)."""
+    """0..3 CacheLayers a model layer. cache_dtype: storage of K and V (None: as the model's).
+    ConfigError where a layer keeps what a bound cache cannot."""
+    if problems := list(unbindable(needs)):
+        raise ConfigError(problems)
     layers: list[CacheLayer] = []
     for need in needs:
         prefix = f"model.layers.{need.index}"
@@ -37,6 +54,21 @@ def cache_layers(
             state = MambaSpec(block_size=block_size, states=need.states)
             layers.append(CacheLayer(name=f"{prefix}.mixer", spec=state))
     return layers
+
+
+def unbindable(needs: Sequence[LayerNeeds]) -> Iterator[Problem]:
+    """What a model keeps where a bound cache cannot put pages under it."""
+    for need in needs:
+        kept = [f"{state.name} in its own module" for state in need.in_modules]
+        if need.indexer:
+            kept.append(f"indexer_keys of {need.indexer} numbers a token")
+        if kept:
+            yield Problem(
+                f"layer {need.index}",
+                "a cache of keys, values or fixed-size states",
+                ", ".join(kept),
+                "transformers' own cache is needed for this model",
+            )
 
 
 def attention_spec(need: KVNeed, block_size: int, cache_dtype: str | None = None) -> KVCacheSpec:

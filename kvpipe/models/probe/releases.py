@@ -13,8 +13,8 @@ SUPPORTED = ">=5.23,<5.25"
 CACHE_KEYWORDS = ("cache", "past_key_values", "cache_params")
 
 
-def transformers_problems() -> list[Problem]:
-    """What is missing to run a transformers model here."""
+def transformers_problems(key: str = "binding") -> list[Problem]:
+    """What is missing to run a transformers model here. key: the setting that asks for it."""
     try:
         found = version("transformers")
     except PackageNotFoundError:
@@ -24,12 +24,12 @@ def transformers_problems() -> list[Problem]:
         return []
     got = f"transformers {found}" if found else "no transformers"
     return [
-        Problem("binding", f"transformers{SUPPORTED}", got, "pip install 'kvpipe[hf]'"),
+        Problem(key, f"transformers{SUPPORTED}", got, "pip install 'kvpipe[hf]'"),
     ]
 
 
-def require_transformers() -> None:
-    if problems := transformers_problems():
+def require_transformers(key: str = "binding") -> None:
+    if problems := transformers_problems(key):
         raise ConfigError(problems)
 
 
