@@ -20,8 +20,8 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.engines.versions import DISTINCT, rules_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.plugins import REGISTRIES, SPECS
-from kvpipe.simulation.play import TRACES
 from kvpipe.report.base import Answer
+from kvpipe.simulation.play import TRACES
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping.planning import plan
 from kvpipe.text.lines import Line
