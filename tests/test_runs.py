@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from block_models import HEAD, Setting, config_of
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvpipe.blocks import BlockManager
@@ -20,6 +20,7 @@ from kvpipe.stages.grouping.planning import plan
 PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=6)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(PAIRS, st.integers(0, 45))
 def test_runs_are_the_set_of_their_indices_in_one_spelling(pairs: Any, stop: int) -> None:
     ranges = [range(start, start + length) for start, length in sorted(pairs)]

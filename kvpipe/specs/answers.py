@@ -18,6 +18,10 @@ RUNS = "ascending ranges of block indices with holes between them, as a tuple"
 def held_at(spec: KVCacheSpec, computed: int, new: int, limits: RequestLimits) -> Runs:
     """`spec.resident(...)`; ConfigError that names the spec where that is no `Runs`."""
     runs = spec.resident(computed, new, limits)
+    if type(runs) is tuple and len(runs) == 1:  # the usual answer, asked for at every step
+        run = runs[0]
+        if type(run) is range and run.step == 1 and 0 <= run.start < run.stop:
+            return runs
     if problem := first_run_problem(runs):
         raise _wrong(spec, f"resident({computed}, {new}, ...)", RUNS, problem)
     return runs
