@@ -65,8 +65,8 @@ def _vllm(version: str) -> Environment:
         removed=("torchvision", "torchaudio", "torchcodec"),
         module="vllm",
         variables=(
-            ("VLLM_CPU_KVCACHE_SPACE", "1"),
             ("VLLM_NO_USAGE_STATS", "1"),
+            ("VLLM_LOGGING_COLOR", "0"),
             ("HF_HUB_OFFLINE", "1"),
             ("TOKENIZERS_PARALLELISM", "false"),
         ),

@@ -18,14 +18,15 @@ CONTEXT = 1024  # tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """kind: of its cache, for the page. config: of config.json. engine: further arguments the
-    engine needs. draft: the config.json of a draft model, if any."""
+    """kind: of its cache, for the page. config: of config.json. engine, overrides: what
+    the engine and kvpipe need beside it. draft: the config.json of a draft model, if any."""
 
     name: str
     kind: str
     config: Config
     engine: Config = field(default_factory=dict)
     draft: Config | None = None
+    overrides: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> Path:
         """The folder with config.json in it."""

@@ -67,7 +67,7 @@ def _make(environment: Environment) -> str:
     venv.create(environment.folder, with_pip=True)
     steps = [
         [*_pip(environment), "install", "--quiet", "--upgrade", "pip"],
-        [*_pip(environment), "install", "--quiet", *environment.requirements],
+        [*_pip(environment), "install", "--quiet", "--no-compile", *environment.requirements],
         [str(environment.python), "-c", f"import {environment.module}"],
     ]
     if environment.removed:

@@ -1,0 +1,101 @@
+"""What kvpipe says about a case, in the words the probes answer in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import kvpipe
+from kvpipe.errors import KvpipeError
+from kvpipe.pipeline import Result
+from kvpipe.specs.base import KVCacheSpec
+from tools.live.cases import Case
+
+Json = dict[str, Any]
+
+
+def overrides_of(case: Case, folder: Path, version: str, memory_bytes: int) -> list[str]:
+    """The command line: the engine's own choices for everything that the case does not set."""
+    drafted = case.model.engine.get("speculative_config", {}).get("num_speculative_tokens", 0)
+    return [
+        "model=hf",
+        f"model.path={folder}",
+        "device=cpu",
+        "backend=meta",
+        "engine=vllm",
+        f"engine.version={version}",
+        "scheduler=engine",
+        f"cache.kv_cache_memory_bytes={memory_bytes}",
+        *([f"scheduler.num_speculative_tokens={drafted}"] if drafted else []),
+        *case.model.overrides,
+        *case.setting.overrides,
+    ]
+
+
+def said(case: Case, folder: Path, version: str) -> Json:
+    """The plan, or the refusal; `memories`: just below, at and above one request."""
+    found = _planned(overrides_of(case, folder, version, case.memory_bytes))
+    if isinstance(found, str):
+        return {"started": False, "error": found, "memories": [], "others": []}
+    memories = around_one_request(found)
+    others = [_other(case, folder, version, memory) for memory in memories]
+    return {**_of(found), "memories": memories, "others": others}
+
+
+def around_one_request(result: Result) -> list[int]:
+    """Bytes: one fewer than a request of the full length needs, exactly those, one block more."""
+    rank = max(result.plan.ranks, key=lambda rank: rank.required_bytes)
+    rules = result.prepared.config.plugins["engine"].make()
+    width = rank.config.bytes_per_block
+    least = rank.required_bytes + (width if rules.reserves_null_block else 0)
+    return [least - 1, least, least + width]
+
+
+def _planned(overrides: Sequence[str]) -> Result | str:
+    try:
+        return kvpipe.run(overrides)
+    except KvpipeError as error:
+        return error.lines()[0]
+
+
+def _other(case: Case, folder: Path, version: str, memory_bytes: int) -> Json:
+    found = _planned(overrides_of(case, folder, version, memory_bytes))
+    if isinstance(found, str):
+        return {"memory": memory_bytes, "started": False, "error": found}
+    line = found.plan.printed[0]
+    return {
+        "memory": memory_bytes,
+        "started": True,
+        "max_model_len": found.plan.limits.max_model_len,
+        "num_blocks": found.plan.num_blocks,
+        "printed": {"tokens": line.num_tokens, "concurrency": line.max_concurrency},
+    }
+
+
+def _of(result: Result) -> Json:
+    plan, rank = result.plan, result.plan.ranks[0]
+    line = plan.printed[0]
+    return {
+        "started": True,
+        "max_model_len": plan.limits.max_model_len,
+        "max_num_batched_tokens": plan.limits.max_num_batched_tokens,
+        "num_blocks": plan.num_blocks,
+        "groups": [
+            {
+                "layers": list(group.layer_names),
+                **_spec(group.layer_spec(group.layer_names[0]) if group.layer_names else group.spec),
+            }
+            for group in rank.config.groups
+        ],
+        "pages": [
+            [page.layer, tensor.size_bytes, page.offset, page.block_stride]
+            for tensor in rank.config.tensors
+            for page in tensor.pages
+        ],
+        "printed": {"tokens": line.num_tokens, "concurrency": line.max_concurrency},
+    }
+
+
+def _spec(spec: KVCacheSpec) -> Json:
+    return {"kind": spec.kind, "block_size": spec.block_size, "page_size": spec.page_size_bytes}
