@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.live.models import MODELS, Model
+from tools.live.models import CONTEXT, MODELS, Model
 
 MIB = 2**20
 
@@ -36,6 +36,16 @@ class Case:
     def name(self) -> str:
         return f"{self.model.name} {self.setting.name}".strip()
 
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Of kvpipe; what comes later wins."""
+        return (*LENGTH.overrides, *self.model.overrides, *self.setting.overrides)
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Of the engine."""
+        return {**LENGTH.arguments, **self.model.engine, **self.setting.arguments}
+
 
 def _block(tokens: int) -> Setting:
     return Setting(
@@ -46,6 +56,13 @@ def _block(tokens: int) -> Setting:
 
 
 AS_IT_IS = Setting(name="")
+# Every case but those that look for the longest length: engines take the model's own otherwise, and
+# two that read files differently would differ in all that follows.
+LENGTH = Setting(
+    name="",
+    overrides=(f"scheduler.max_model_len={CONTEXT}",),
+    arguments={"max_model_len": CONTEXT},
+)
 BLOCKS = tuple(_block(tokens) for tokens in (16, 32, 64, 256))
 FP8 = Setting(name="fp8", overrides=("cache=fp8",), arguments={"kv_cache_dtype": "fp8"})
 FLOAT32 = Setting(

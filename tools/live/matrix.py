@@ -33,8 +33,7 @@ def question(case: Case, folder: Path, draft: Path | None, memories: Sequence[in
         **ALWAYS,
         "model": str(folder),
         "kv_cache_memory_bytes": case.memory_bytes,
-        **case.model.engine,
-        **case.setting.arguments,
+        **case.arguments,
     }
     if draft is not None:
         arguments["speculative_config"] = {**arguments["speculative_config"], "model": str(draft)}

@@ -28,8 +28,7 @@ def overrides_of(case: Case, folder: Path, version: str, memory_bytes: int) -> l
         "scheduler=engine",
         f"cache.kv_cache_memory_bytes={memory_bytes}",
         *([f"scheduler.num_speculative_tokens={drafted}"] if drafted else []),
-        *case.model.overrides,
-        *case.setting.overrides,
+        *case.overrides,
     ]
 
 
@@ -39,8 +38,7 @@ def said(case: Case, folder: Path, version: str) -> Json:
     if isinstance(found, str):
         return {"started": False, "error": found, "memories": [], "others": []}
     memories = around_one_request(found)
-    others = [_other(case, folder, version, memory) for memory in memories]
-    return {**_of(found), "memories": memories, "others": others}
+    return {**_of(found), "memories": memories, "others": [_other(found, m) for m in memories]}
 
 
 def around_one_request(result: Result) -> list[int]:
@@ -59,16 +57,27 @@ def _planned(overrides: Sequence[str]) -> Result | str:
         return error.lines()[0]
 
 
-def _other(case: Case, folder: Path, version: str, memory_bytes: int) -> Json:
-    found = _planned(overrides_of(case, folder, version, memory_bytes))
-    if isinstance(found, str):
-        return {"memory": memory_bytes, "started": False, "error": found}
-    line = found.plan.printed[0]
+def _other(result: Result, memory_bytes: int) -> Json:
+    """The plan of the same run with other memory."""
+    config, resolved = result.prepared.config, result.prepared.resolved
+    try:
+        made = kvpipe.plan(
+            [rank.layers for rank in resolved.ranks],
+            resolved.limits,
+            memory_bytes,
+            rules=config.plugins["engine"].make(),
+            fit=resolved.fit,
+            disable_hybrid_kv_cache_manager=config.cache.disable_hybrid_kv_cache_manager,
+            compared=(),
+        )
+    except KvpipeError as error:
+        return {"memory": memory_bytes, "started": False, "error": error.lines()[0]}
+    line = made.printed[0]
     return {
         "memory": memory_bytes,
         "started": True,
-        "max_model_len": found.plan.limits.max_model_len,
-        "num_blocks": found.plan.num_blocks,
+        "max_model_len": made.limits.max_model_len,
+        "num_blocks": made.num_blocks,
         "printed": {"tokens": line.num_tokens, "concurrency": line.max_concurrency},
     }
 
