@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rivals.linked_list_pool import LinkedListPool, LinkedListRequests  # noqa: E402
 
 from kvpipe.blocks import BlockManager, BlockPool  # noqa: E402
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec  # noqa: E402
 from kvpipe.specs.base import RequestLimits  # noqa: E402
 from kvpipe.specs.full import FullAttentionSpec  # noqa: E402
-from kvpipe.stages.grouping.base import KVCacheConfig, KVCacheGroupSpec  # noqa: E402
 
 NUM_BLOCKS = 200_001
 BATCHES = (1, 16, 256)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kvpipe.compose import compose_request, configuration
+from kvpipe.request.compose import compose_request, configuration
 
 PLAN_ONLY = ["report=json", "backend=meta"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from kvpipe.planning import plan
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
+from kvpipe.stages.grouping.planning import plan
 
 LIMITS = RequestLimits(max_model_len=32768, max_num_batched_tokens=8192)
 MEMORY = 2**40

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvpipe.pipeline import Result
-    from kvpipe.planning import plan as plan
+    from kvpipe.stages.grouping.planning import plan as plan
 
 __version__ = "0.1.0"
 __all__ = ["plan", "run"]
@@ -32,7 +32,7 @@ def run(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> Resu
 
     if isinstance(overrides, str):
         raise TypeError("overrides is a list of settings, such as ['model=llama'], not one string")
-    from kvpipe.requests import prepared_request
+    from kvpipe.front.prepared import prepared_request
 
     return execute(prepared_request(overrides, config_dir=config_dir).prepared)
 
@@ -40,7 +40,7 @@ def run(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> Resu
 def __getattr__(name: str) -> Any:
     # `import kvpipe` stays cheap: the planner is imported when it is first asked for.
     if name == "plan":
-        from kvpipe.planning import plan
+        from kvpipe.stages.grouping.planning import plan
 
         return plan
     raise AttributeError(f"module 'kvpipe' has no attribute '{name}'")

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from kvpipe.commands import COMMANDS
 from kvpipe.errors import ConfigError, KvpipeError, Problem
+from kvpipe.plugins import COMMANDS
 
 
 def main() -> None:
@@ -55,14 +55,14 @@ def run(arguments: Sequence[str]) -> int:
     except (OSError, KeyboardInterrupt):
         raise
     except Exception as error:  # ours: say so in one line, and where
-        from kvpipe.job import failure
+        from kvpipe.front.job import failure
 
         complain([*failure(error).lines, "this is a fault of kvpipe, not of your request"])
         return 3
 
 
 def complain(lines: Sequence[str]) -> None:
-    from kvpipe.agree import world
+    from kvpipe.processes.agree import world
 
     here = world()
     who = f"kvpipe (rank {here.rank})" if here is not None else "kvpipe"
@@ -87,11 +87,11 @@ def _dispatch(arguments: list[str]) -> int:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
     args.overrides = words_to_overrides(args.overrides)
     if args.multirun:
-        from kvpipe.sweep import run_sweep
+        from kvpipe.front.sweep import run_sweep
 
         return run_sweep(args, parser)
     if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
-        from kvpipe.sweep import run_hydra
+        from kvpipe.front.sweep import run_hydra
 
         return run_hydra(args, parser)
     return _run_one(args.overrides, args.config_dir, args.config_path, args.config_name)
@@ -113,7 +113,7 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
         elif position == 0 and word in COMMANDS:
             overrides.append(f"command={word}")
         elif ("/" in word or word.endswith(".json") or os.path.isdir(word)) and not models:
-            from kvpipe.models._config_file import is_path
+            from kvpipe.models.config_file import is_path
 
             models += 1
             key = "path" if is_path(word) else "repo"
@@ -138,9 +138,9 @@ def _quoted(value: str) -> str:
 def _run_one(
     overrides: list[str], config_dir: str | None, config_path: str | None, config_name: str | None
 ) -> int:
-    from kvpipe.compose import CONFIG_NAME, run_folder
-    from kvpipe.folders import new_folder, save_config
-    from kvpipe.requests import prepared_request
+    from kvpipe.files.folders import new_folder, save_config
+    from kvpipe.front.prepared import prepared_request
+    from kvpipe.request.compose import CONFIG_NAME, run_folder
 
     request = prepared_request(
         overrides,
@@ -162,8 +162,8 @@ def _run_one(
         from kvpipe.replay.command import run_replay
 
         return run_replay(request.prepared, make_folder, sys.stdout)
-    from kvpipe.agree import world
-    from kvpipe.job import run_beside, run_job
+    from kvpipe.front.job import run_beside, run_job
+    from kvpipe.processes.agree import world
 
     here = world()
     if here is not None and here.rank:

@@ -17,16 +17,16 @@ from typing import Any, Literal, TextIO
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.atomic import write_atomic
-from kvpipe.confdir import CONF_DIR, shipped_option
-from kvpipe.config import Count, Tokens
+from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
+from kvpipe.files.atomic import write_atomic
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
-from kvpipe.report._figures import count, size
-from kvpipe.report._lines import Line, Section, lay_out
-from kvpipe.report._width import terminal_width
-from kvpipe.schema import check_section
-from kvpipe.stages.grouping.base import Capacity, Plan
+from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.request.config import Count, Tokens
+from kvpipe.request.schema import check_section
+from kvpipe.text.figures import count, size
+from kvpipe.text.lines import Line, Section, lay_out
+from kvpipe.text.width import terminal_width
 
 TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 PLENTY = 2**50  # bytes
@@ -285,7 +285,7 @@ def _memory(prepared: Prepared) -> tuple[int, ...]:
 
 def _devices() -> list[tuple[str, dict[str, Any]]]:
     """Shipped accelerators, the one with the least memory first."""
-    from kvpipe.config import parse_size
+    from kvpipe.request.config import parse_size
 
     names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
     options = {name: shipped_option("device", name) for name in sorted(names)}

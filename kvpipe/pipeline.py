@@ -12,22 +12,24 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-from kvpipe.agree import on_every_rank, place, world
 from kvpipe.backends.base import Backend
-from kvpipe.confdir import shipped_option
-from kvpipe.config import RunConfig, collect
+from kvpipe.cache.addresses import AddressMap
+from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError
-from kvpipe.planning import COMPARED
 from kvpipe.plugins import REGISTRIES
-from kvpipe.stages.allocation._addresses import address_map
-from kvpipe.stages.allocation._placements import LETTERED
-from kvpipe.stages.allocation.base import AddressMap, AllocationRequest
+from kvpipe.processes.agree import on_every_rank, place, world
+from kvpipe.request.confdir import shipped_option
+from kvpipe.request.config import RunConfig, collect
+from kvpipe.stages.allocation.addresses import address_map
+from kvpipe.stages.allocation.base import AllocationRequest
+from kvpipe.stages.allocation.placements import LETTERED
 from kvpipe.stages.binding.base import BindingRequest, BoundCache
-from kvpipe.stages.grouping.base import GroupingRequest, Plan
+from kvpipe.stages.grouping.base import GroupingRequest
+from kvpipe.stages.grouping.planning import COMPARED
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest, memory_knob
-from kvpipe.stages.validation._layers import stage_sizes
 from kvpipe.stages.validation.base import ResolvedRun
+from kvpipe.stages.validation.layers import stage_sizes
 
 
 @dataclass(frozen=True, kw_only=True)

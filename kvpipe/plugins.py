@@ -6,6 +6,7 @@ from typing import Any
 
 from kvpipe.registry import Registry
 
+COMMANDS = ("run", "replay", "find")
 STAGES = ("validation", "profiling", "grouping", "allocation", "binding")
 
 SPECS: Registry[Any] = Registry("attention.spec", "kvpipe.specs", "kvpipe.specs")

@@ -19,6 +19,11 @@ from kvpipe.errors import ConfigError, Problem, did_you_mean
 T = TypeVar("T")
 
 
+def _says_plugin(path: Path) -> bool:
+    """Read as text: nothing is imported before it is chosen."""
+    return "\nPLUGIN" in path.read_text(encoding="utf-8")
+
+
 def _built_in(module: str) -> Any:
     return import_module(module).PLUGIN
 
@@ -27,8 +32,9 @@ class Registry(Generic[T]):
     """Plugins of one kind.
 
     kind: what an error calls it and the config key that names it (`grouping`, `backend`).
-    package: the package whose modules are the built-ins (`base` and names with a leading
-    underscore are not plugins; a trailing underscore, as in `torch_`, is dropped).
+    package: the package whose modules are the built-ins: those that say `PLUGIN = ` at the start of
+    a line (the others are shelves that they share); a trailing underscore, as in `torch_`, is
+    dropped.
     """
 
     def __init__(self, kind: str, package: str, group: str) -> None:
@@ -39,7 +45,7 @@ class Registry(Generic[T]):
         found: dict[str, Callable[[], T]] = {}
         folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
         for path in sorted(folder.glob("*.py")):
-            if path.stem != "base" and not path.stem.startswith("_"):
+            if _says_plugin(path):
                 found[path.stem.rstrip("_")] = partial(_built_in, f"{self.package}.{path.stem}")
         for point in entry_points(group=self.group):
             if point.name in found:

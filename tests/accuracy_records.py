@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from engine_records import cases, given
 
 from kvpipe.models.base import ModelGeometry
-from kvpipe.stages.profiling._estimates import Estimate, activations, context, graphs
+from kvpipe.stages.profiling.estimates import Estimate, activations, context, graphs
 
 Shape = tuple[int, int, int, int, int]
 

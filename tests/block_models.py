@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from kvpipe.blocks import BlockManager, PrefixIdentity
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
 from kvpipe.specs.sliding import SlidingWindowSpec
-from kvpipe.stages.grouping.base import KVCacheConfig, KVCacheGroupSpec
 
 HEAD: dict[str, Any] = {"num_kv_heads": 1, "head_size": 2, "dtype": "float16"}
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from kvpipe.specs._uniform import UniformTypeKVCacheSpecs
+from kvpipe.cache.addresses import AddressMap, LayerAddresses
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, LayerPages
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec
 from kvpipe.specs.cross import CrossAttentionSpec
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
 from kvpipe.specs.mla import MLAAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
-from kvpipe.stages.allocation.base import AddressMap, LayerAddresses
-from kvpipe.stages.grouping.base import (
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    KVCacheTensor,
-    LayerPages,
-)
+from kvpipe.specs.uniform import UniformTypeKVCacheSpecs
 
 
 def full(block: int = 4, heads: int = 2, head: int = 3, **more: object) -> FullAttentionSpec:

@@ -12,12 +12,12 @@ from typing import Any
 from engine_layers import layers_of, state_layers
 from engine_records import Reading, geometry, given, readings
 
-from kvpipe.engines._defaults import defaults_of
-from kvpipe.engines._versions import rules_of
+from kvpipe.answers.log_comparison import SEVERAL_RANKS, PrintedCapacity, Reproduction, reproduce
+from kvpipe.engines.defaults import defaults_of
+from kvpipe.engines.versions import rules_of
 from kvpipe.errors import SpecError
-from kvpipe.reproduce import SEVERAL_RANKS, PrintedCapacity, Reproduction, reproduce
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.profiling._log_figures import GIB, Figure
+from kvpipe.stages.profiling.log_figures import GIB, Figure
 
 CHECKS = ("memory vs tokens", "swap blocks", "ratio only", "padding percentages only")
 OF_THE_ENGINE = "vllm"

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine_records import Reading, geometry, given, has_states
 
-from kvpipe.specs._attention import AttentionSpec
+from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import CacheLayer, KVCacheSpec
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
@@ -17,7 +17,7 @@ from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
 from kvpipe.specs.mla import MLAAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
-from kvpipe.stages.validation._state_blocks import share_pool
+from kvpipe.stages.validation.state_blocks import share_pool
 
 
 def layers_of(case: Mapping[str, Any], reading: Reading) -> list[CacheLayer]:

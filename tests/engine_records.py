@@ -15,9 +15,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kvpipe.engines._defaults import defaults_of
-from kvpipe.engines._versions import DISTINCT, parse_version
-from kvpipe.stages.profiling._log_figures import GIB
+from kvpipe.engines.defaults import defaults_of
+from kvpipe.engines.versions import DISTINCT, parse_version
+from kvpipe.stages.profiling.log_figures import GIB
 
 CASES = Path(__file__).parent / "cases" / "engine_logs.json.gz"
 

@@ -9,12 +9,12 @@ import json
 from itertools import groupby
 from typing import Any
 
+from kvpipe.cache.plan import KVCacheGroupSpec, Plan, RankPlan
 from kvpipe.errors import ConfigError, DoesNotFit, SpecError
-from kvpipe.planning import plan
 from kvpipe.plugins import REGISTRIES, SPECS
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.mamba import StateArray
-from kvpipe.stages.grouping.base import KVCacheGroupSpec, Plan, RankPlan
+from kvpipe.stages.grouping.planning import plan
 
 ENGINES = {"vllm-0.17": "vllm_0_17", "vllm-0.33": "vllm_0_33"}
 RENAMED = {"cache_dtype_str": "cache_dtype"}

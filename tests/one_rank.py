@@ -15,8 +15,8 @@ import time
 import torch.distributed  # noqa: F401
 
 from kvpipe.errors import KvpipeError
+from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import execute
-from kvpipe.requests import prepared_request
 
 
 def main(num_bytes: str, fate: str = "") -> int:

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from kvpipe.report._accounts import split_bytes
-from kvpipe.report.base import Headline, ReportInput
-from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
-from kvpipe.specs.full import FullAttentionSpec
-from kvpipe.specs.mamba import MambaSpec, StateArray
-from kvpipe.specs.sliding import SlidingWindowSpec
-from kvpipe.stages.binding.base import VerifyReport
-from kvpipe.stages.grouping.base import (
+from kvpipe.cache.plan import (
     Capacity,
     EngineCapacity,
     GroupDemand,
@@ -27,6 +20,13 @@ from kvpipe.stages.grouping.base import (
     Plan,
     RankPlan,
 )
+from kvpipe.report.accounts import split_bytes
+from kvpipe.report.base import Headline, ReportInput
+from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
+from kvpipe.specs.full import FullAttentionSpec
+from kvpipe.specs.mamba import MambaSpec, StateArray
+from kvpipe.specs.sliding import SlidingWindowSpec
+from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
 
 GIB = 2**30

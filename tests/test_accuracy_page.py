@@ -9,7 +9,7 @@ import pytest
 from accuracy_records import PEAKS, peak_of, weights_gib
 from engine_records import cases
 
-from kvpipe.stages.profiling._estimates import WIDEST
+from kvpipe.stages.profiling.estimates import WIDEST
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.advice import advise, replan
+from kvpipe.answers.advice import advise, replan
 from kvpipe.errors import ConfigError
+from kvpipe.front.prepared import prepared_request
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result, execute
-from kvpipe.requests import prepared_request
 
 CONF = Path(__file__).parent / "cases" / "conf"
 ROOM = ["device=h100_80gb", "cache.kv_cache_memory_bytes=20GiB", "scheduler.max_num_seqs=32"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.agree import World, _merged, on_every_rank, place, world
 from kvpipe.errors import ConfigError
+from kvpipe.processes.agree import World, merged, on_every_rank, place, world
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
 from kvpipe.stages.validation.base import ResolvedParallel
 
@@ -56,10 +56,10 @@ def test_a_process_alone_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_rank_keeps_its_own_bytes_and_copies_take_the_poorest() -> None:
     answers = [{"available": n} for n in (40, 30, 20, 35)]
-    agreed = _merged(profile(40, 40, 40, 40), answers, ranks=4)
+    agreed = merged(profile(40, 40, 40, 40), answers, ranks=4)
     assert agreed.available_kv_bytes == (40, 30, 20, 35)
     assert agreed.ranks[2].available_kv.source == "here; as rank 2 itself measured it"
-    copies = _merged(profile(40, 40), answers, ranks=2)
+    copies = merged(profile(40, 40), answers, ranks=2)
     assert copies.available_kv_bytes == (20, 30)
 
 

@@ -13,15 +13,16 @@ from cache_configs import (
 )
 
 from kvpipe.backends.meta import MetaBackend
+from kvpipe.cache.buffers import KVBuffers
 from kvpipe.errors import DoesNotFit
-from kvpipe.planning import plan
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mla import MLAAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.stages.allocation import address_map
-from kvpipe.stages.allocation.base import AllocationRequest, KVBuffers
+from kvpipe.stages.allocation.base import AllocationRequest
 from kvpipe.stages.allocation.buffers import Buffers
+from kvpipe.stages.grouping.planning import plan
 
 torch = pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)  # a second thread costs more than it brings on small tensors
 
-from kvpipe.backends._host_memory import host_memory  # noqa: E402
+from kvpipe.backends.host_memory import host_memory  # noqa: E402
 from kvpipe.backends.meta import MetaBackend  # noqa: E402
 from kvpipe.backends.torch_ import TorchBackend  # noqa: E402
 from kvpipe.errors import DoesNotFit  # noqa: E402

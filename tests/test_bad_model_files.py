@@ -12,14 +12,14 @@ import yaml
 from pydantic import ValidationError
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.models._hub import Unreachable
 from kvpipe.models.base import MAX_LAYERS, ModelGeometry
 from kvpipe.models.hf import PLUGIN
+from kvpipe.models.hub import Unreachable
 from kvpipe.models.preset import PLUGIN as PRESET
-from kvpipe.schema import check_section
-from kvpipe.specs._attention import legal_tp_sizes
+from kvpipe.request.schema import check_section
+from kvpipe.specs.attention import legal_tp_sizes
 from kvpipe.specs.base import SpecContext
-from kvpipe.stages.validation._layers import build_layers
+from kvpipe.stages.validation.layers import build_layers
 
 LLAMA = {
     "model_type": "llama",
@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_read_says_what_the_system_says() -> None:
 def test_an_endless_file_is_not_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvpipe.models._config_file._LONGEST_FILE", 2**20)
+    monkeypatch.setattr("kvpipe.models.config_file._LONGEST_FILE", 2**20)
     (tmp_path / "config.json").write_bytes(b" " * (2**20 + 1))
     assert "got more than 1 MiB" in refused(tmp_path)
 
@@ -459,7 +459,7 @@ def test_the_installed_library_is_asked_at_its_own_endpoint(
         asked.append(endpoint)
         raise Unreachable("could not reach hub.example: Name or service not known")
 
-    monkeypatch.setattr("kvpipe.models._hub._answers", silent)
+    monkeypatch.setattr("kvpipe.models.hub._answers", silent)
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.example")
     with pytest.raises(ConfigError, match="got could not reach hub.example: Name or service"):

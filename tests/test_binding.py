@@ -11,18 +11,18 @@ from cache_configs import config_of, full, names, representative
 
 import kvpipe
 from kvpipe.backends.meta import MetaBackend
-from kvpipe.confdir import CONF_DIR, shipped_option
 from kvpipe.engines.vllm_0_33 import PLUGIN as VLLM_0_33
 from kvpipe.errors import ConfigError
-from kvpipe.planning import plan
+from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.allocation import address_map
 from kvpipe.stages.allocation.base import AllocationRequest
 from kvpipe.stages.allocation.buffers import Buffers
-from kvpipe.stages.binding._order import add_kv_sharing_layers, layer_index, runner_order
-from kvpipe.stages.binding._requests import proof_positions, proof_requests
 from kvpipe.stages.binding.base import AttentionLayer, BindingRequest
 from kvpipe.stages.binding.context import ContextBinding, bind_layer
+from kvpipe.stages.binding.order import add_kv_sharing_layers, layer_index, runner_order
+from kvpipe.stages.binding.served_requests import proof_positions, proof_requests
+from kvpipe.stages.grouping.planning import plan
 
 torch = pytest.importorskip("torch")
 

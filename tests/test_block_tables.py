@@ -20,8 +20,8 @@ from block_models import (
 )
 
 from kvpipe.blocks import BlockError, BlockManager, OutOfBlocks
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.stages.grouping.base import KVCacheConfig, KVCacheGroupSpec
 
 
 def manager_of(

@@ -16,10 +16,11 @@ from cache_configs import config_of, full, names  # noqa: E402
 from kvpipe.backends.torch_ import TorchBackend  # noqa: E402
 from kvpipe.blocks import BlockCopy, BlockManager  # noqa: E402
 from kvpipe.blocks.transfer import BlockMover  # noqa: E402
+from kvpipe.cache.buffers import KVBuffers  # noqa: E402
 from kvpipe.specs.base import RequestLimits  # noqa: E402
 from kvpipe.specs.mamba import MambaSpec, StateArray  # noqa: E402
 from kvpipe.stages.allocation import address_map  # noqa: E402
-from kvpipe.stages.allocation.base import AllocationRequest, KVBuffers  # noqa: E402
+from kvpipe.stages.allocation.base import AllocationRequest  # noqa: E402
 from kvpipe.stages.allocation.buffers import Buffers  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "decode_loop.py"

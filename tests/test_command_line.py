@@ -24,7 +24,7 @@ SMALL = ["cache.kv_cache_memory_bytes=64MiB", "backend=torch"]
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("kvpipe.models._hub.socket.create_connection", _nobody_listens)
+    monkeypatch.setattr("kvpipe.models.hub.socket.create_connection", _nobody_listens)
     return tmp_path
 
 

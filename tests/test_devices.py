@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from kvpipe.confdir import CONF_DIR
-from kvpipe.config import DeviceConfig
-from kvpipe.stages.validation._device import resolve_device
+from kvpipe.request.confdir import CONF_DIR
+from kvpipe.request.config import DeviceConfig
+from kvpipe.stages.validation.device import resolve_device
 
 GIB = 2**30
 LOGS = Path(__file__).parent / "cases" / "engine_logs.json.gz"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvpipe.engines._defaults import DEFAULTS, GIB, defaults_of
-from kvpipe.engines._versions import parse_version
+from kvpipe.engines.defaults import DEFAULTS, GIB, defaults_of
+from kvpipe.engines.versions import parse_version
 from kvpipe.errors import ConfigError, DoesNotFit
+from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Prepared, execute
-from kvpipe.requests import prepared_request
 
 
 def prepared(*overrides: str) -> Prepared:

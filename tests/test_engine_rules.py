@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from test_grouping import CHUNK, ENCODER, FULL, LIMITS, MIB, MLA, STATE, WINDOW, layers, made
 
+from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, DoesNotFit
-from kvpipe.planning import VLLM_0_17, VLLM_0_33, plan
 from kvpipe.specs.sink import SinkFullAttentionSpec
 from kvpipe.specs.sliding_mla import SlidingWindowMLASpec
-from kvpipe.stages.grouping.base import Plan
+from kvpipe.stages.grouping.planning import VLLM_0_17, VLLM_0_33, plan
 
 HALF = replace(FULL, num_kv_heads=4)  # 32,768 bytes a page beside 65,536
 PACKED: dict[str, Any] = {"rules": VLLM_0_33, "kv_cache_layout": "BLNHC"}

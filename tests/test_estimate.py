@@ -13,11 +13,11 @@ from accuracy_records import PEAKS, peak_of
 from engine_records import cases
 
 from kvpipe.errors import ConfigError, DoesNotFit
-from kvpipe.job import run_job
+from kvpipe.front.job import run_job
+from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import ModelGeometry
 from kvpipe.pipeline import execute
-from kvpipe.requests import prepared_request
-from kvpipe.stages.profiling._estimates import (
+from kvpipe.stages.profiling.estimates import (
     GIB,
     WIDEST,
     Estimate,

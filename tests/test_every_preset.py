@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 
 from kvpipe.backends.torch_ import PLUGIN as TorchBackend
-from kvpipe.confdir import CONF_DIR
+from kvpipe.cache.addresses import AddressMap
+from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.errors import ConfigError
+from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import CacheGeometry, ModelGeometry
-from kvpipe.planning import plan
-from kvpipe.requests import prepared_request
-from kvpipe.stages.allocation._addresses import address_map
-from kvpipe.stages.allocation.base import AddressMap, AllocationRequest
+from kvpipe.request.confdir import CONF_DIR
+from kvpipe.stages.allocation.addresses import address_map
+from kvpipe.stages.allocation.base import AllocationRequest
 from kvpipe.stages.allocation.buffers import PLUGIN as Buffers
-from kvpipe.stages.grouping.base import KVCacheConfig
+from kvpipe.stages.grouping.planning import plan
 
 PRESETS = sorted(p.stem for p in (CONF_DIR / "model").glob("*.yaml") if p.stem != "hf")
 LAYOUTS = sorted(p.stem for p in (CONF_DIR / "layout").glob("*.yaml"))

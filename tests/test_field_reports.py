@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from kvpipe.errors import KvpipeError
-from kvpipe.job import report_input
+from kvpipe.front.job import report_input
+from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import execute
-from kvpipe.report._document import plan_document
+from kvpipe.report.document import plan_document
 from kvpipe.report.text import TextReport
-from kvpipe.requests import prepared_request
 
 CASES = Path(__file__).parent / "cases"
 ROWS: dict[str, dict[str, Any]] = yaml.safe_load((CASES / "field_reports.yaml").read_text())

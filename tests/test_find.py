@@ -12,8 +12,8 @@ import pytest
 
 from kvpipe.errors import ConfigError
 from kvpipe.find import Search, blocks_for, largest, read_want, run_find, smallest
+from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Prepared, execute
-from kvpipe.requests import prepared_request
 
 LOAD = ["want.requests=64", "want.length=8192", "model=llama"]
 

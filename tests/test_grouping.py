@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, DoesNotFit
-from kvpipe.planning import KVPIPE, VLLM_0_17, VLLM_0_33, plan
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
@@ -23,8 +23,9 @@ from kvpipe.specs.mamba import MambaSpec, StateArray
 from kvpipe.specs.mla import MLAAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.specs.sliding_mla import SlidingWindowMLASpec
-from kvpipe.stages.grouping.base import GroupingRequest, Plan
+from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.hybrid import HybridGrouping
+from kvpipe.stages.grouping.planning import KVPIPE, VLLM_0_17, VLLM_0_33, plan
 
 MIB = 2**20
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")

@@ -15,10 +15,10 @@ import pytest
 from model_facts import configs, logical_bytes, models, recorded_layers, stored_layers
 
 from kvpipe.errors import ConfigError
-from kvpipe.models._parameters import rank_parameters
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.families import families
 from kvpipe.models.hf import PLUGIN
+from kvpipe.models.parameters import rank_parameters
 
 CERTAIN = sorted(name for name, entry in models().items() if entry["certain"])
 
@@ -597,7 +597,7 @@ def test_an_unreachable_repository_names_what_to_check(
 def test_a_silent_hub_is_said_at_once_unless_the_library_kept_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvpipe.models._hub.getproxies", dict)
+    monkeypatch.setattr("kvpipe.models.hub.getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # nobody listens there any more
     hub = Hub(tmp_path, f"http://127.0.0.1:{port}")

@@ -9,20 +9,15 @@ from cache_configs import collisions, config_of, full, names, representative, st
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from kvpipe.confdir import CONF_DIR
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, LayerPages
 from kvpipe.errors import ConfigError
 from kvpipe.layouts.base import axis_strides
 from kvpipe.plugins import REGISTRIES
+from kvpipe.request.confdir import CONF_DIR
 from kvpipe.specs.mla import MLAAttentionSpec
 from kvpipe.stages.allocation import address_map
-from kvpipe.stages.allocation._placements import LETTERED
-from kvpipe.stages.allocation._soundness import check_sound
-from kvpipe.stages.grouping.base import (
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    KVCacheTensor,
-    LayerPages,
-)
+from kvpipe.stages.allocation.placements import LETTERED
+from kvpipe.stages.allocation.soundness import check_sound
 
 MODELS = representative()
 LAYOUTS = sorted(path.stem for path in (CONF_DIR / "layout").glob("*.yaml"))

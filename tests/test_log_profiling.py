@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from kvpipe.errors import ConfigError, DoesNotFit
-from kvpipe.job import run_job
+from kvpipe.front.job import run_job
+from kvpipe.front.prepared import prepared_request
 from kvpipe.replay.command import plan_of
-from kvpipe.requests import prepared_request
-from kvpipe.stages.profiling._log_figures import GIB, Figure
-from kvpipe.stages.profiling._log_lines import read_log
 from kvpipe.stages.profiling.log import LogProfiling, available_by_rank
+from kvpipe.stages.profiling.log_figures import GIB, Figure
+from kvpipe.stages.profiling.log_lines import read_log
 
 VLLM_0_6 = """\
 INFO 11-21 08:00:01 llm_engine.py:237] Initializing an LLM engine (v0.6.4) with config: \

@@ -46,7 +46,7 @@ def test_the_wheel_runs_in_an_empty_directory(wheel: Path, tmp_path: Path) -> No
     done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "fits"
-    where = "import kvpipe.confdir as c; print(c.CONF_DIR)"
+    where = "import kvpipe.request.confdir as c; print(c.CONF_DIR)"
     found = subprocess.run(
         [sys.executable, "-c", where], cwd=empty, env=environment, capture_output=True, text=True
     )

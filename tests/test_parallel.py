@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvpipe.advice import advise
+from kvpipe.answers.advice import advise
+from kvpipe.answers.serve_line import line_of
 from kvpipe.errors import ConfigError
+from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Result, execute
-from kvpipe.requests import prepared_request
-from kvpipe.serve import line_of
 
 GIB = 2**30
 

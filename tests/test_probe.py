@@ -12,8 +12,8 @@ from model_facts import configs, models, recorded_layers, stored_layers
 
 import kvpipe.models
 from kvpipe.errors import ConfigError
-from kvpipe.models._config_file import ConfigFile, parse_config
 from kvpipe.models._probe import ProbedLayer, cached_by_transformers, probe
+from kvpipe.models.config_file import ConfigFile, parse_config
 from kvpipe.models.families import families
 from kvpipe.models.hf import PLUGIN, read_geometry
 

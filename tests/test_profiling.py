@@ -8,10 +8,10 @@ from math import ceil
 import pytest
 
 from kvpipe.backends.base import MemoryInfo
-from kvpipe.confdir import shipped_option
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.models.base import ModelGeometry
 from kvpipe.plugins import REGISTRIES
+from kvpipe.request.confdir import shipped_option
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
 

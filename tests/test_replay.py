@@ -13,17 +13,17 @@ from xml.etree import ElementTree
 import pytest
 
 from kvpipe.__main__ import run as main
-from kvpipe.confdir import CONF_DIR, shipped_option
+from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError
-from kvpipe.planning import plan
 from kvpipe.replay import ReplayResult, read_trace, replay, run
 from kvpipe.replay.plot import render_svg
 from kvpipe.replay.text import render
 from kvpipe.replay.traces.base import TraceRequest
+from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
-from kvpipe.stages.grouping.base import Plan
+from kvpipe.stages.grouping.planning import plan
 
 HEAD: dict[str, Any] = {"num_kv_heads": 1, "head_size": 8, "dtype": "bfloat16"}
 # The folder of the full original traces, where somebody has them.
@@ -538,8 +538,8 @@ def test_the_command_without_a_trace_is_a_wrong_request(
 def test_every_preset_serves_a_trace_and_gives_all_blocks_back(
     model: str, prefix_caching: bool
 ) -> None:
+    from kvpipe.front.prepared import prepared_request
     from kvpipe.replay.command import plan_of as plan_of_request
-    from kvpipe.requests import prepared_request
 
     if model == "hf":
         pytest.skip("a reader, not a preset")

@@ -28,26 +28,26 @@ from report_runs import (
     sliding,
 )
 
-from kvpipe.atomic import write_atomic
+from kvpipe.cache.plan import EngineCapacity, Plan
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem
+from kvpipe.files.atomic import write_atomic
 from kvpipe.notes import Note
-from kvpipe.planning import plan
 from kvpipe.plugins import REGISTRIES, SPECS
-from kvpipe.report._accounts import CAUSES, KV_CAUSES, split_bytes
-from kvpipe.report._advice import advice
-from kvpipe.report._document import plan_document
-from kvpipe.report._engine_lines import difference
-from kvpipe.report._figures import count, percent, size
-from kvpipe.report._lines import Line, Section, lay_out
-from kvpipe.report._summary import FIELDS, summary, sweep_csv, sweep_table
+from kvpipe.report.accounts import CAUSES, KV_CAUSES, split_bytes
 from kvpipe.report.base import Report, ReportInput
+from kvpipe.report.derived_notes import advice
+from kvpipe.report.document import plan_document
+from kvpipe.report.engine_lines import difference
 from kvpipe.report.json_ import JsonReport, dumps, failure_document
 from kvpipe.report.none import NoReport
+from kvpipe.report.summary import FIELDS, summary, sweep_csv, sweep_table
 from kvpipe.report.text import TextReport
 from kvpipe.specs.base import CacheLayer, RequestLimits
-from kvpipe.stages.allocation._addresses import address_map
+from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.binding.base import VerifyReport
-from kvpipe.stages.grouping.base import EngineCapacity, Plan
+from kvpipe.stages.grouping.planning import plan
+from kvpipe.text.figures import count, percent, size
+from kvpipe.text.lines import Line, Section, lay_out
 
 ROOT = Path(__file__).parents[1]
 LLAMA = plan_of(layers_of((full(), 32)), (GIB,), length=8176)
@@ -421,8 +421,8 @@ def test_a_report_in_a_pipe_imports_no_rich_and_no_array_library() -> None:
     code = (
         "import sys; sys.path.insert(0, 'tests'); from report_runs import *; import io\n"
         "from kvpipe.report.text import PLUGIN\n"
-        "from kvpipe.report._memory_map import memory_map\n"
-        "from kvpipe.report._document import plan_document\n"
+        "from kvpipe.report.memory_map import memory_map\n"
+        "from kvpipe.report.document import plan_document\n"
         "report = report_of(plan_of(layers_of((full(), 2)), (GIB,), length=64))\n"
         "PLUGIN(PLUGIN.Options(name='text')).render(report, io.StringIO())\n"
         "memory_map(plan_document(report))\n"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.engines._serve import FLAGS, read_serve_line, serve_line
+from kvpipe.answers.serve_line import line_of
+from kvpipe.cache.plan import Plan
+from kvpipe.engines.serve import FLAGS, read_serve_line, serve_line
 from kvpipe.errors import ConfigError
+from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Result, execute
-from kvpipe.requests import prepared_request
-from kvpipe.serve import line_of
-from kvpipe.stages.grouping.base import Plan
 
 CONF = Path(__file__).parent / "cases" / "conf"
 ENGINES = (

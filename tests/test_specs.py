@@ -12,7 +12,6 @@ import pytest
 
 from kvpipe.errors import SpecError
 from kvpipe.plugins import SPECS
-from kvpipe.specs._uniform import UniformTypeKVCacheSpecs
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, SpecContext
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
@@ -23,6 +22,7 @@ from kvpipe.specs.mla import MLAAttentionSpec
 from kvpipe.specs.sink import SinkFullAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.specs.sliding_mla import SlidingWindowMLASpec
+from kvpipe.specs.uniform import UniformTypeKVCacheSpecs
 
 KV: dict[str, Any] = {"num_kv_heads": 2, "head_size": 3, "dtype": "bfloat16"}
 CONTEXT = SpecContext(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvpipe.__main__ import run
-from kvpipe.sweep import _row
+from kvpipe.front.sweep import row_of_job
 
 FOUR = ["-m", "cache=full,sliding", "cache.block_size=16,32", "backend=meta"]
 
@@ -96,5 +96,5 @@ def test_json_is_one_line_a_job(capsys):
 
 
 def test_a_job_that_was_killed_is_lost_not_forgotten(folder):
-    row = _row(folder, 7, ["cache=full", "hydra.sweep.dir=x"])
+    row = row_of_job(folder, 7, ["cache=full", "hydra.sweep.dir=x"])
     assert (row["status"], row["exit_code"], row["overrides"]) == ("lost", 3, "cache=full")

@@ -8,9 +8,9 @@ import pytest
 from golden_plans import spec_of
 
 from kvpipe.errors import ConfigError
-from kvpipe.requests import prepared_request
-from kvpipe.stages.validation._state_blocks import share_pool
+from kvpipe.front.prepared import prepared_request
 from kvpipe.stages.validation.base import ResolvedRun
+from kvpipe.stages.validation.state_blocks import share_pool
 
 
 def resolve(*overrides: str) -> ResolvedRun:

@@ -28,9 +28,9 @@ from accuracy_records import (  # noqa: E402
 from engine_cases import Verdict, verdict  # noqa: E402
 from engine_records import cases  # noqa: E402
 
-from kvpipe.engines._defaults import DEFAULTS  # noqa: E402
-from kvpipe.engines._versions import RULES, Row  # noqa: E402
-from kvpipe.stages.profiling._estimates import GIB, Estimate  # noqa: E402
+from kvpipe.engines.defaults import DEFAULTS  # noqa: E402
+from kvpipe.engines.versions import RULES, Row  # noqa: E402
+from kvpipe.stages.profiling.estimates import GIB, Estimate  # noqa: E402
 
 MEANING = {
     "reproduced": "every reading of what the record leaves open gives what was printed",
@@ -193,7 +193,7 @@ def _is_in(printed: float, estimate: Estimate) -> bool:
 def _versions() -> Iterator[str]:
     yield "## What changed when"
     yield ""
-    yield "Rules (`kvpipe/engines/_versions.py`) and defaults (`kvpipe/engines/_defaults.py`) that"
+    yield "Rules (`kvpipe/engines/versions.py`) and defaults (`kvpipe/engines/defaults.py`) that"
     yield "changed between releases of vLLM. Where `certain` is no, the first release is not known."
     yield ""
     yield "| rule | from | until | value | certain | source |"

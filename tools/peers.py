@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "peers.md"
 sys.path.insert(0, str(ROOT))
 
+from kvpipe.front.prepared import prepared_request  # noqa: E402
 from kvpipe.pipeline import execute  # noqa: E402
-from kvpipe.report._accounts import split_bytes  # noqa: E402
-from kvpipe.requests import prepared_request  # noqa: E402
+from kvpipe.report.accounts import split_bytes  # noqa: E402
 
 # What the exact values assume of states: SSM states in 16 bits, delta nets' in 32.
 STATES = {"qwen3_next": ["cache.mamba_ssm_cache_dtype=float32"]}

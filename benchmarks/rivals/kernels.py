@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from kvpipe.backends._gather import GatherPlan
 from kvpipe.backends.base import Buffer
+from kvpipe.backends.gather import GatherPlan
 from kvpipe.layouts.base import ArrayView
 
 BLOCKS, BLOCK_SIZE, HEADS, WIDTH, TOKENS = 512, 16, 8, 128, 4096

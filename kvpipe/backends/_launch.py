@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kvpipe.backends._errors import ErrorRecord
-from kvpipe.backends._gather import GatherPlan
 from kvpipe.backends._grid import MAX_GRID_Y, MAX_ROWS, THREADS, grid_x, lanes_and_rows
 from kvpipe.backends._pages import PageTable, check_extent, page_table
-from kvpipe.backends._write import WritePlan
 from kvpipe.backends.base import Array, Buffer
+from kvpipe.backends.gather import GatherPlan
 from kvpipe.backends.torch_ import TorchBackend
+from kvpipe.backends.write import WritePlan
 from kvpipe.layouts.base import ArrayView
 
 

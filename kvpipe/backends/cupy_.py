@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvpipe.backends._cuda_driver import cuda_device
 from kvpipe.backends._launch import KernelBackend, Launch
 from kvpipe.backends.base import Buffer, MemoryInfo
+from kvpipe.backends.cuda_driver import cuda_device
 from kvpipe.backends.kernels import SOURCE
 from kvpipe.backends.torch_ import TorchBackend
 from kvpipe.errors import DoesNotFit, Problem

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.backends._host_memory import host_memory
 from kvpipe.backends.base import Backend, Buffer, MemoryInfo
+from kvpipe.backends.host_memory import host_memory
 
 
 class MetaBackend(Backend):

@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.backends._host_memory import host_memory
 from kvpipe.backends.base import Array, Backend, Buffer, MemoryInfo
+from kvpipe.backends.host_memory import host_memory
 from kvpipe.errors import DoesNotFit, Problem
 from kvpipe.layouts.base import ArrayView, NativeView
 from kvpipe.specs.base import DTYPE_BYTES

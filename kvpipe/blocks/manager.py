@@ -30,8 +30,8 @@ from kvpipe.blocks.request import BlockCopy, LiveRequest, PrefixStats, SwappedRe
 from kvpipe.blocks.seats import Seats
 from kvpipe.blocks.step import GroupSlots, Slots
 from kvpipe.blocks.table import GroupTable
+from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.grouping.base import KVCacheConfig, Plan
 
 Tokens = Sequence[int] | npt.NDArray[np.integer]
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvpipe.blocks.decode import ADVANCE, DROP, POSITION, SIMPLE, TAKE, UNTIL, DecodePlan
+from kvpipe.cache.plan import KVCacheGroupSpec
 from kvpipe.specs.base import RequestLimits, cdiv
-from kvpipe.stages.grouping.base import KVCacheGroupSpec
 
 Ids = npt.NDArray[np.intp]
 

@@ -22,8 +22,8 @@ from kvpipe.blocks.request import BlockCopy
 
 if TYPE_CHECKING:
     from kvpipe.backends.base import Array
+    from kvpipe.cache.buffers import KVBuffers
     from kvpipe.layouts.base import ArrayView
-    from kvpipe.stages.allocation.base import KVBuffers
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from kvpipe.engines._versions import parse_version, rules_of
 from kvpipe.engines.base import EngineRules
+from kvpipe.engines.versions import parse_version, rules_of
 
 
 def _three_parts(value: Any) -> str:

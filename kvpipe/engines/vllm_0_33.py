@@ -3,6 +3,6 @@
 One row of the table in `_versions`.
 """
 
-from kvpipe.engines._versions import rules_of
+from kvpipe.engines.versions import rules_of
 
 PLUGIN = rules_of("0.33.0", name="vllm_0_33")

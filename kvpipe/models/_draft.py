@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.models._config_file import ConfigFile
 from kvpipe.models._values import Values
 from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry
+from kvpipe.models.config_file import ConfigFile
 from kvpipe.specs.base import DTYPE_BYTES
 
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.models._config_file import ConfigFile
 from kvpipe.models.base import CacheGeometry, ModelGeometry
+from kvpipe.models.config_file import ConfigFile
 from kvpipe.models.families import families
 from kvpipe.models.families.base import Config
 from kvpipe.models.families.deepseek import indexer_cache

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.models._config_file import reason
 from kvpipe.models._values import LARGEST, is_whole, shown
+from kvpipe.models.config_file import reason
 
 TensorTable = Mapping[str, tuple[str, tuple[int, ...]]]
 

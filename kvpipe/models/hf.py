@@ -13,21 +13,21 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
-from kvpipe.models._config_file import (
+from kvpipe.models._draft import with_draft
+from kvpipe.models._quantization import quantized_bytes
+from kvpipe.models._safetensors import StoredTensors, read_tensor_table, summarize
+from kvpipe.models.base import ModelGeometry
+from kvpipe.models.config_file import (
     ConfigFile,
     is_path,
     known_dtype,
     open_config,
     parse_config,
 )
-from kvpipe.models._draft import with_draft
-from kvpipe.models._hub import fetch_config, fetch_tensor_table
-from kvpipe.models._parameters import count_parameters, rank_parameters, widest
-from kvpipe.models._quantization import quantized_bytes
-from kvpipe.models._safetensors import StoredTensors, read_tensor_table, summarize
-from kvpipe.models.base import ModelGeometry
 from kvpipe.models.families import families
 from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
+from kvpipe.models.hub import fetch_config, fetch_tensor_table
+from kvpipe.models.parameters import count_parameters, rank_parameters, widest
 from kvpipe.specs.base import DTYPE_BYTES
 
 

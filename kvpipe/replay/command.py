@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from kvpipe.atomic import write_atomic
+from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.atomic import write_atomic
 from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
-from kvpipe.report._width import terminal_width
-from kvpipe.stages.grouping.base import Plan
+from kvpipe.text.width import terminal_width
 
 
 def run_replay(prepared: Prepared, make_folder: Callable[[], Path], out: TextIO) -> int:

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvpipe.blocks import BlockManager
+from kvpipe.cache.plan import Capacity
 from kvpipe.replay.traffic import Traffic
-from kvpipe.stages.grouping.base import Capacity
 
 MAX_POINTS = 2000  # of the plot; steps in between are summed up by their maximum
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvpipe.blocks import BlockManager
+from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.registry import Registry
 from kvpipe.replay.ledger import Ledger
@@ -13,9 +14,8 @@ from kvpipe.replay.result import ReplayResult
 from kvpipe.replay.serving import Counts, Serving
 from kvpipe.replay.traces.base import Trace, TraceOptions, TraceRequest
 from kvpipe.replay.traffic import Traffic
-from kvpipe.report._figures import count
-from kvpipe.schema import check_section, shown
-from kvpipe.stages.grouping.base import Plan
+from kvpipe.request.schema import check_section, shown
+from kvpipe.text.figures import count
 
 TRACES: Registry[type[Trace]] = Registry("trace.name", "kvpipe.replay.traces", "kvpipe.traces")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvpipe.replay.result import ReplayResult
-from kvpipe.report._figures import count
+from kvpipe.text.figures import count
 
 WIDTH, HEIGHT = 860, 320
 LEFT, RIGHT, TOP, BOTTOM = 80, 20, 44, 44

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvpipe.replay.result import ReplayResult
-from kvpipe.report._figures import count
-from kvpipe.report._lines import wrap
+from kvpipe.text.figures import count
+from kvpipe.text.lines import wrap
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 60

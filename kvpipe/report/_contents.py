@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kvpipe.report._accounts import CAUSES, RankAccount
-from kvpipe.report._advice import all_notes
-from kvpipe.report._engine_lines import printed_section
-from kvpipe.report._figures import count, percent, size
-from kvpipe.report._lines import Line, Section
+from kvpipe.cache.plan import Capacity, Plan
+from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.base import ReportInput
+from kvpipe.report.derived_notes import all_notes
+from kvpipe.report.engine_lines import printed_section
 from kvpipe.stages.binding.base import VerifyReport
-from kvpipe.stages.grouping.base import Capacity, Plan
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
+from kvpipe.text.figures import count, percent, size
+from kvpipe.text.lines import Line, Section
 
 
 def contents(report: ReportInput) -> list[Section]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvpipe.report._lines import Line, Section
-from kvpipe.reproduce import LogComparison, Reproduction, explain
+from kvpipe.answers.log_comparison import LogComparison, Reproduction, explain
+from kvpipe.text.lines import Line, Section
 
 
 def log_section(compared: LogComparison, num_ranks: int) -> Section:

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
-from kvpipe.report._accounts import RankAccount
+from kvpipe.report.accounts import RankAccount
 from kvpipe.stages.binding.base import VerifyReport
-from kvpipe.stages.grouping.base import Plan
 from kvpipe.stages.profiling.base import MemoryProfile
 
 if TYPE_CHECKING:  # needed for logs alone
-    from kvpipe.reproduce import LogComparison
+    from kvpipe.answers.log_comparison import LogComparison
 
 
 @dataclass(frozen=True, kw_only=True)

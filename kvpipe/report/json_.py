@@ -8,8 +8,8 @@ from typing import Any, TextIO
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
-from kvpipe.report._document import SCHEMA, SCHEMA_VERSION, plan_document
 from kvpipe.report.base import Report, ReportInput
+from kvpipe.report.document import SCHEMA, SCHEMA_VERSION, plan_document
 
 
 class JsonReport(Report):

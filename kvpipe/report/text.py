@@ -8,9 +8,9 @@ from typing import TextIO
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.report._contents import contents
-from kvpipe.report._lines import Line, lay_out
-from kvpipe.report._width import terminal_width
 from kvpipe.report.base import Report, ReportInput
+from kvpipe.text.lines import Line, lay_out
+from kvpipe.text.width import terminal_width
 
 STYLES = {
     "title": "bold",

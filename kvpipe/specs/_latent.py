@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from kvpipe.specs._attention import AttentionSpec
 from kvpipe.specs._geometry import check_fields, count, dtype_of
+from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import PageArray, SpecContext, cdiv
 
 # fp8_ds_mla: 512 fp8 numbers, 4 float32 scales and 64 bfloat16 of rope a token.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from kvpipe.errors import SpecError
-from kvpipe.specs._attention import AttentionSpec, longest_run_hit
 from kvpipe.specs._geometry import option
+from kvpipe.specs.attention import AttentionSpec, longest_run_hit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
 from kvpipe.specs.full import FullAttentionSpec
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvpipe.specs._attention import AttentionSpec
+from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.full import FullAttentionSpec

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from kvpipe.errors import SpecError
-from kvpipe.specs._attention import AttentionSpec
+from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import KVCacheSpec, differing
 
 REMEMBERED = frozenset({"sliding_window", "attention_chunk_size"})

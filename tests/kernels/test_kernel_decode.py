@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.backends._write import WritePlan
 from kvpipe.backends.kernels.compile import find_compiler
+from kvpipe.backends.write import WritePlan
 
 EXAMPLE = Path(__file__).parents[2] / "examples/kernel_decode.py"
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")

@@ -9,9 +9,9 @@ from typing import Any
 from tiny_models import ENCODER_DECODERS, build, inputs_of
 
 import kvpipe
+from kvpipe.cache.plan import Plan
 from kvpipe.integrations.transformers import bind, cache_keyword, layers_of
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.grouping.base import Plan
 
 BOUND = 1e-4  # logits; float32
 NEW_TOKENS = 64

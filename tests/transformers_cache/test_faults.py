@@ -16,8 +16,8 @@ from equality import (
 from test_equality import first_of
 
 from kvpipe.errors import ConfigError
-from kvpipe.integrations._faults import FAULTS, inject
 from kvpipe.integrations.transformers import bind
+from kvpipe.stages.binding.transformers_cache.faults import FAULTS, inject
 
 # Which faults a family has a place for; every fault, both modes, on every commit.
 PLACES = {

@@ -218,9 +218,14 @@ def test_a_window_of_about_a_block_does_not_save(measure: Any) -> None:
 
 
 # --- versions ------------------------------------------------------------------------------------
+VERSIONS = "kvpipe.stages.binding.transformers_cache.versions"
+
+
 @pytest.mark.parametrize("found", ["5.22.1", "5.25.0", "4.57.3"])
 def test_other_releases_are_named(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    monkeypatch.setattr("kvpipe.integrations._versions.version", lambda _: found)
+    monkeypatch.setattr(
+        "kvpipe.stages.binding.transformers_cache.versions.version", lambda _: found
+    )
     with pytest.raises(ConfigError, match=f"transformers>=5.23,<5.25, got transformers {found}"):
         layers_of(object(), 16)
 
@@ -231,7 +236,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("kvpipe.integrations._versions.version", missing)
+    monkeypatch.setattr(f"{VERSIONS}.version", missing)
     with pytest.raises(ConfigError, match=r"got no transformers; pip install 'kvpipe\[hf\]'"):
         layers_of(object(), 16)
 

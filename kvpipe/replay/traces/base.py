@@ -14,9 +14,9 @@ from typing import Annotated, Any, BinaryIO, ClassVar, Literal
 
 from pydantic import Field
 
-from kvpipe.config import Count, Section
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.schema import shown
+from kvpipe.request.config import Count, Section
+from kvpipe.request.schema import shown
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 # Seconds, or a count a second. The bounds keep every quotient and sum of them finite.

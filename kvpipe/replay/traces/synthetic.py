@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kvpipe.config import Tokens
 from kvpipe.replay.traces.base import MOST_TOKENS, Rate, Trace, TraceOptions, TraceRequest
+from kvpipe.request.config import Tokens
 
 
 class SyntheticTrace(Trace):

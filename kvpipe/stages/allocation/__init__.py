@@ -1,1 +1,1 @@
-from kvpipe.stages.allocation._addresses import address_map as address_map
+from kvpipe.stages.allocation.addresses import address_map as address_map

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.specs.base import KVCacheSpec
-from kvpipe.stages.grouping.base import KVCacheConfig
 
 
 @dataclass(frozen=True, kw_only=True)

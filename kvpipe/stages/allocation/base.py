@@ -1,92 +1,18 @@
 """allocation: KVCacheConfig, backend -> KVBuffers: the first stage that owns memory.
 
-`AddressMap` is the pure half (integers only, it stands in plan.json); `KVBuffers` the memory.
+`AddressMap` (kvpipe/cache/addresses.py) is the pure half, `KVBuffers` (kvpipe/cache/buffers.py) the
+memory.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from kvpipe.backends.base import Array, Backend, Buffer
-from kvpipe.layouts.base import ArrayView, NativeView
-from kvpipe.stages.grouping.base import KVCacheConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerAddresses:
-    """Where one layer's arrays lie.
-
-    group: index into KVCacheConfig.groups. layout: a layout's name, or "state" for arrays that no
-    layout orders. native: None where no single tensor describes it."""
-
-    layer: str
-    group: int
-    layout: str
-    attention_backend: str
-    views: tuple[ArrayView, ...]
-    native: NativeView | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupAddresses:
-    """Per group: sizes in tokens. A kernel block is what an attention kernel calls a block; it
-    divides the manager's block_size."""
-
-    block_size: int
-    kernel_block_size: int
-    layouts: tuple[str, ...]
-    attention_backends: tuple[str, ...]
-    page_size_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class AddressMap:
-    """Every byte of a rank's cache.
-
-    path: "uniform" (one cross-layer buffer, `allocate_uniform_kv_caches`) or "per_group".
-    buffers: sizes in bytes. shared_layers: (layer, target) pairs: the layer reads the target's.
-    """
-
-    path: str
-    placement: str
-    num_blocks: int
-    buffers: tuple[int, ...]
-    groups: tuple[GroupAddresses, ...]
-    layers: tuple[LayerAddresses, ...]
-    shared_layers: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def of_layer(self, name: str) -> LayerAddresses:
-        """Of a layer, or of the one whose cache it shares. KeyError for an unknown name."""
-        target = dict(self.shared_layers).get(name, name)
-        for layer in self.layers:
-            if layer.layer == target:
-                return layer
-        raise KeyError(name)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain lists, numbers and strings: enough to find every byte without kvpipe."""
-        return {
-            "path": self.path,
-            "placement": self.placement,
-            "num_blocks": self.num_blocks,
-            "buffers": list(self.buffers),
-            "groups": [asdict(group) for group in self.groups],
-            "layers": [
-                {
-                    "layer": layer.layer,
-                    "group": layer.group,
-                    "layout": layer.layout,
-                    "attention_backend": layer.attention_backend,
-                    "views": [view.to_json() for view in layer.views],
-                    "native": layer.native and layer.native.to_json(),
-                }
-                for layer in self.layers
-            ],
-            "shared_layers": [list(pair) for pair in self.shared_layers],
-        }
+from kvpipe.backends.base import Backend
+from kvpipe.cache.addresses import AddressMap
+from kvpipe.cache.buffers import KVBuffers
+from kvpipe.cache.plan import KVCacheConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,41 +21,6 @@ class AllocationRequest:
 
     config: KVCacheConfig
     addresses: AddressMap
-
-
-@dataclass(frozen=True, kw_only=True)
-class KVBuffers:
-    """The memory. buffers is empty of data on a backend that owns none. init_byte: what every byte
-    of an unused slot holds."""
-
-    addresses: AddressMap
-    backend: Backend
-    buffers: tuple[Buffer, ...]
-    init_byte: int = 0
-
-    def arrays(self, layer: str) -> dict[str, Array]:
-        """Name -> typed strided tensor ([B', N', H, D], or [B, *state_shape]) of a layer; a layer
-        that shares gets its target's. Empty on meta."""
-        if not self.backend.owns_memory:
-            return {}
-        views = self.addresses.of_layer(layer).views
-        return {v.array: self.backend.array(self.buffers[v.buffer], v) for v in views}
-
-    def native(self, layer: str) -> Array | None:
-        """The one tensor that this layer's attention backend expects, or None."""
-        view = self.addresses.of_layer(layer).native
-        if view is None or not self.backend.owns_memory:
-            return None
-        return self.backend.array(self.buffers[view.buffer], view)
-
-    @property
-    def allocated_bytes(self) -> int:
-        """Bytes really obtained, asked of the storage; 0 on meta."""
-        return sum(
-            buffer.data.untyped_storage().nbytes()
-            for buffer in self.buffers
-            if buffer.data is not None
-        )
 
 
 class Allocation(ABC):

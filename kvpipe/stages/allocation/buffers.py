@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.backends.base import Backend, Buffer
+from kvpipe.cache.buffers import KVBuffers
 from kvpipe.errors import DoesNotFit
-from kvpipe.stages.allocation.base import Allocation, AllocationRequest, KVBuffers
+from kvpipe.stages.allocation.base import Allocation, AllocationRequest
 
 INIT_BYTE = {"zero": 0, "poison": 0xFF}
 

@@ -8,11 +8,11 @@ from functools import cached_property
 from hashlib import blake2b
 from math import prod
 
+from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.layouts.base import ArrayView
 from kvpipe.specs.base import DTYPE_BYTES
-from kvpipe.stages.binding._requests import ProofRequest, proof_positions
 from kvpipe.stages.binding.base import AttentionLayer
-from kvpipe.stages.grouping.base import KVCacheConfig
+from kvpipe.stages.binding.served_requests import ProofRequest, proof_positions
 
 STATE_PIECE_BYTES = 4096  # of a large state only the first and the last bytes are written
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kvpipe.backends.base import Array, Buffer
-from kvpipe.stages.allocation.base import KVBuffers
+from kvpipe.cache.buffers import KVBuffers
 from kvpipe.stages.binding._flat import Reader, read_state, read_token
 from kvpipe.stages.binding._pieces import Piece
 

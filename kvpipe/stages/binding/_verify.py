@@ -18,15 +18,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.backends.base import Array, Buffer
+from kvpipe.cache.buffers import KVBuffers
+from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.layouts.base import ArrayView
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.allocation.base import KVBuffers
 from kvpipe.stages.binding._faults import aliased, swap
 from kvpipe.stages.binding._pieces import Piece, content, pieces_of
 from kvpipe.stages.binding._readings import Flat, Gathered, Reading
-from kvpipe.stages.binding._requests import ProofRequest, proof_requests
 from kvpipe.stages.binding.base import AttentionLayer, VerifyReport
-from kvpipe.stages.grouping.base import KVCacheConfig
+from kvpipe.stages.binding.served_requests import ProofRequest, proof_requests
 
 DIGEST_BUFFER_BYTES = 64 << 20  # up to here the digest is of the whole buffers
 

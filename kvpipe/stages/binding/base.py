@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.backends.base import Array, Backend
+from kvpipe.cache.buffers import KVBuffers
+from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.layouts.base import ArrayView
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.allocation.base import KVBuffers
-from kvpipe.stages.grouping.base import KVCacheConfig
 
 
 @dataclass

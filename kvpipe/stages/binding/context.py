@@ -9,15 +9,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.backends.base import Backend
+from kvpipe.cache.buffers import KVBuffers
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.stages.allocation.base import KVBuffers
-from kvpipe.stages.binding._order import (
+from kvpipe.stages.binding._verify import VerifyOptions, verify
+from kvpipe.stages.binding.base import AttentionLayer, Binding, BindingRequest, BoundCache
+from kvpipe.stages.binding.order import (
     add_kv_sharing_layers,
     check_one_cache_per_index,
     runner_order,
 )
-from kvpipe.stages.binding._verify import VerifyOptions, verify
-from kvpipe.stages.binding.base import AttentionLayer, Binding, BindingRequest, BoundCache
 
 
 class ContextBinding(Binding):

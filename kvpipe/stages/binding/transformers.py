@@ -16,10 +16,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.backends.base import Backend
+from kvpipe.cache.buffers import KVBuffers
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.allocation.base import KVBuffers
-from kvpipe.stages.binding._order import add_kv_sharing_layers, runner_order
 from kvpipe.stages.binding.base import (
     AttentionLayer,
     Binding,
@@ -28,6 +27,7 @@ from kvpipe.stages.binding.base import (
     VerifyReport,
 )
 from kvpipe.stages.binding.context import bind_layer
+from kvpipe.stages.binding.order import add_kv_sharing_layers, runner_order
 
 
 class TransformersBinding(Binding):
@@ -51,7 +51,7 @@ class TransformersBinding(Binding):
     def run(self, request: BindingRequest, backend: Backend) -> BoundCache:
         """ConfigError for a missing extra, a model without a config.json or of too many parameters,
         and a fault that the model has no place for."""
-        from kvpipe.integrations._versions import require_transformers
+        from kvpipe.stages.binding.transformers_cache.versions import require_transformers
 
         require_transformers()
         if request.num_ranks > 1:
@@ -87,7 +87,11 @@ class TransformersBinding(Binding):
         """The proof, the memory that the model ran in, and what the user should know."""
         if not backend.owns_memory:
             return VerifyReport(reason="no memory"), request.buffers, ()
-        from kvpipe.integrations._reference import load_config, parameter_count, quiet_and_small
+        from kvpipe.stages.binding.transformers_cache.reference import (
+            load_config,
+            parameter_count,
+            quiet_and_small,
+        )
 
         if request.model_config is None:
             raise ConfigError(
@@ -116,10 +120,10 @@ class TransformersBinding(Binding):
     def _run_twice(
         self, config: Any, request: BindingRequest, backend: Backend
     ) -> tuple[VerifyReport, KVBuffers, tuple[str, ...]]:
-        from kvpipe.integrations import _reference as reference
-        from kvpipe.integrations._bind import bind_needs, choose_mode
-        from kvpipe.integrations._faults import inject
-        from kvpipe.integrations._needs import model_needs
+        from kvpipe.stages.binding.transformers_cache import reference as reference
+        from kvpipe.stages.binding.transformers_cache.bind import bind_needs, choose_mode
+        from kvpipe.stages.binding.transformers_cache.faults import inject
+        from kvpipe.stages.binding.transformers_cache.needs import model_needs
 
         options = self.options
         device = request.buffers.buffers[0].data.device if request.buffers.buffers else "cpu"
@@ -182,10 +186,10 @@ def _pages(
 ) -> tuple[Any, KVBuffers, tuple[str, ...]]:
     """What the model binds to: the run's own plan and memory where they hold what it stores, else a
     plan of its own, at most as large."""
-    from kvpipe.integrations._bind import allocate
-    from kvpipe.integrations._match import PlannedCache, disagreements
-    from kvpipe.integrations._specs import cache_layers
-    from kvpipe.planning import plan
+    from kvpipe.stages.binding.transformers_cache.bind import allocate
+    from kvpipe.stages.binding.transformers_cache.match import PlannedCache, disagreements
+    from kvpipe.stages.binding.transformers_cache.specs import cache_layers
+    from kvpipe.stages.grouping.planning import plan
 
     planned = PlannedCache(
         config=request.config,

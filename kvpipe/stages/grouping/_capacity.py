@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from kvpipe.cache.plan import Capacity, GroupDemand, KVCacheConfig
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.stages.grouping._admission import longest_length
-from kvpipe.stages.grouping.base import Capacity, GroupDemand, KVCacheConfig
+from kvpipe.stages.grouping.admission import longest_length
 
 
 def true_capacity(config: KVCacheConfig, limits: RequestLimits) -> Capacity | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvpipe.cache.plan import KVCacheGroupSpec, Padding
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.grouping._equal_groups import equal_groups
@@ -12,7 +13,6 @@ from kvpipe.stages.grouping._packing import packed_groups
 from kvpipe.stages.grouping._problems import HYBRID, refuse, some
 from kvpipe.stages.grouping._promotion import promoted
 from kvpipe.stages.grouping._unifying import page_sizes, unified, unpaddable
-from kvpipe.stages.grouping.base import KVCacheGroupSpec, Padding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import SpecError
-from kvpipe.specs._uniform import UniformTypeKVCacheSpecs
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.specs.full import WindowConflict
+from kvpipe.specs.uniform import UniformTypeKVCacheSpecs
 from kvpipe.stages.grouping._problems import HYBRID, refuse
 
 Layers = dict[str, KVCacheSpec]

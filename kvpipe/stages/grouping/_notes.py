@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvpipe.cache.plan import Capacity
 from kvpipe.notes import Note
-from kvpipe.stages.grouping._admission import count, size, smaller_batch
-from kvpipe.stages.grouping._ranks import RankedPlans
-from kvpipe.stages.grouping.base import Capacity, GroupingRequest
+from kvpipe.stages.grouping.admission import count, size, smaller_batch
+from kvpipe.stages.grouping.base import GroupingRequest
+from kvpipe.stages.grouping.ranks import RankedPlans
 
 
 def notes(request: GroupingRequest, made: RankedPlans, capacity: Capacity | None) -> Iterator[Note]:

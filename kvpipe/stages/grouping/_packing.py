@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kvpipe.cache.plan import KVCacheGroupSpec
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import cdiv
 from kvpipe.stages.grouping._merging import Layers, joins, uniform
 from kvpipe.stages.grouping._problems import refuse
-from kvpipe.stages.grouping.base import KVCacheGroupSpec
 
 
 @dataclass

@@ -11,21 +11,16 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
+from kvpipe.cache.plan import Capacity, EngineCapacity, Plan, RankPlan
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import KvpipeError
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping._capacity import true_capacity
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping._notes import notes
-from kvpipe.stages.grouping._ranks import plan_ranks
-from kvpipe.stages.grouping._union import shared_layers, stored_layers
-from kvpipe.stages.grouping.base import (
-    Capacity,
-    EngineCapacity,
-    GroupingRequest,
-    Plan,
-    RankPlan,
-)
+from kvpipe.stages.grouping.base import GroupingRequest
+from kvpipe.stages.grouping.ranks import plan_ranks
+from kvpipe.stages.grouping.union import shared_layers, stored_layers
 
 
 class HybridGrouping:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.confdir import shipped_option
-from kvpipe.config import Bytes
+from kvpipe.request.confdir import shipped_option
+from kvpipe.request.config import Bytes
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,

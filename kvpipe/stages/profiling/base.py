@@ -8,7 +8,7 @@ from typing import Protocol
 from kvpipe.backends.base import MemoryInfo
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
-from kvpipe.stages.profiling._log_figures import EngineLog
+from kvpipe.stages.profiling.log_figures import EngineLog
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
 
 

@@ -12,12 +12,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from kvpipe.config import Bytes, parse_size
-from kvpipe.engines._defaults import graphs_reserved
+from kvpipe.engines.defaults import graphs_reserved
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.notes import Note
+from kvpipe.request.config import Bytes, parse_size
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
-from kvpipe.stages.profiling._estimates import GIB, Estimate, activations, context, graphs
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -27,6 +26,7 @@ from kvpipe.stages.profiling.base import (
     device_total,
     same_on_every_rank,
 )
+from kvpipe.stages.profiling.estimates import GIB, Estimate, activations, context, graphs
 from kvpipe.stages.profiling.fixed import by_hand
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
-from kvpipe.schema import shown
-from kvpipe.stages.profiling._log_figures import GIB, EngineLog, Figure
-from kvpipe.stages.profiling._log_lines import read_log
+from kvpipe.request.schema import shown
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -23,6 +21,8 @@ from kvpipe.stages.profiling.base import (
     same_on_every_rank,
 )
 from kvpipe.stages.profiling.fixed import by_hand
+from kvpipe.stages.profiling.log_figures import GIB, EngineLog, Figure
+from kvpipe.stages.profiling.log_lines import read_log
 from kvpipe.stages.validation.base import ResolvedDevice
 
 # Account -> the log's figures for it. Graphs captured before the cache was sized are charged.

@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from kvpipe.config import CacheConfig
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, Problem, SpecError
 from kvpipe.layouts.auto import candidates
 from kvpipe.layouts.base import Layout
 from kvpipe.notes import Note
+from kvpipe.request.config import CacheConfig
 from kvpipe.specs.base import KVCacheSpec
-from kvpipe.stages.validation._layers import (
+from kvpipe.stages.validation.layers import (
     Layer,
     map_attention,
     map_states,
     padded_to,
     with_block_size,
 )
-from kvpipe.stages.validation._state_blocks import share_pool
+from kvpipe.stages.validation.state_blocks import share_pool
 
 DEFAULT_BLOCK_SIZE = 16
 # Tokens the state kernels take at once, where neither the model's file nor the user says: that of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvpipe.config import CacheConfig
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
+from kvpipe.request.config import CacheConfig
 from kvpipe.stages.validation.base import ResolvedDevice
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvpipe.config import RunConfig
-from kvpipe.engines._defaults import EngineDefaults, chunked_beyond, defaults_of
-from kvpipe.engines._versions import NEWEST, standing
+from kvpipe.engines.defaults import EngineDefaults, chunked_beyond, defaults_of
+from kvpipe.engines.versions import NEWEST, standing
 from kvpipe.notes import Note
+from kvpipe.request.config import RunConfig
 from kvpipe.stages.validation.base import ResolvedDevice
 
 _NEWEST = ".".join(map(str, NEWEST))

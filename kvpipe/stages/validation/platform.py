@@ -13,17 +13,17 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.config import RunConfig
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
+from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import RequestLimits, SpecContext
 from kvpipe.stages.validation._block_sizes import DEFAULT_BLOCK_SIZE, BlockSizes
-from kvpipe.stages.validation._device import resolve_backend, resolve_device
 from kvpipe.stages.validation._dtypes import ResolvedDtypes, resolve_dtypes
 from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
-from kvpipe.stages.validation._layers import Layer, WhatIf, build_layers, to_ranks
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel, ResolvedRun
+from kvpipe.stages.validation.device import resolve_backend, resolve_device
+from kvpipe.stages.validation.layers import Layer, WhatIf, build_layers, to_ranks
 
 T = TypeVar("T")
 

@@ -1,0 +1,97 @@
+"""A finished run -> the `vllm serve` line that gives its plan, or why there is none."""
+
+from __future__ import annotations
+
+from kvpipe.cache.plan import Plan
+from kvpipe.engines.serve import has_flag, serve_line
+from kvpipe.engines.versions import NEWEST, parse_version
+from kvpipe.pipeline import Result
+from kvpipe.request.config import RunConfig
+from kvpipe.specs.base import KVCacheSpec
+from kvpipe.stages.validation.base import ResolvedRun
+
+_WORDS = {"fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "fp8_ds_mla": "fp8_ds_mla"}
+
+
+def line_of(result: Result) -> str:
+    """For the run's release, or the newest; "" where no flags say what was planned."""
+    config, resolved, plan = result.prepared.config, result.prepared.resolved, result.plan
+    if plan.capacity is None or _is_what_if(config):
+        return ""
+    rules = config.plugins["engine"].make()
+    version = rules.version or ".".join(map(str, NEWEST))
+    keeps_states = config.cache.mamba_cache_mode != "none" and _has_states(resolved)
+    if keeps_states and not has_flag("--mamba-cache-mode", parse_version(version)):
+        return ""
+    # A model read from a path is served from it: its name alone would be looked for on the Hub.
+    model = getattr(config.plugins["model"].options, "path", None) or resolved.model.name
+    return serve_line(model, _settings(config, resolved, plan), version)
+
+
+def _is_what_if(config: RunConfig) -> bool:
+    """Attention turned into another kind, drafted tokens, or pages padded by hand."""
+    cache = config.cache
+    return (
+        config.attention.spec != "native"
+        or cache.sliding_window is not None
+        or cache.mamba_page_size_padded is not None
+        or config.scheduler.num_speculative_tokens > 0
+    )
+
+
+def _settings(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[str, object]:
+    cache, parallel = config.cache, resolved.parallel
+    states = _has_states(resolved)
+    mode = cache.mamba_cache_mode
+    widest = max(rank.config.bytes_per_block for rank in plan.ranks)
+    override = cache.num_gpu_blocks_override
+    return {
+        "model.dtype": resolved.served_dtype,
+        "parallel.tensor_parallel_size": parallel.tp,
+        "parallel.pipeline_parallel_size": parallel.pp if parallel.pp > 1 else None,
+        "parallel.decode_context_parallel_size": parallel.dcp if parallel.dcp > 1 else None,
+        "parallel.data_parallel_size": parallel.dp if parallel.dp > 1 else None,
+        "cache.cache_dtype": _WORDS.get(resolved.cache_dtype),
+        "cache.mamba_cache_dtype": _set(cache.mamba_cache_dtype),
+        "cache.mamba_ssm_cache_dtype": _set(cache.mamba_ssm_cache_dtype),
+        "cache.mamba_cache_mode": mode if states and mode != "none" else None,
+        "cache.block_size": _block_size(config, resolved),
+        # The bytes of all blocks: enough for each rank's, and for no block more.
+        "cache.kv_cache_memory_bytes": plan.num_blocks * widest if override is None else None,
+        "cache.num_blocks": plan.num_blocks,
+        "cache.num_gpu_blocks_override": override,
+        "scheduler.max_model_len": plan.limits.max_model_len,
+        "scheduler.max_num_seqs": resolved.max_num_seqs,
+        "scheduler.max_num_batched_tokens": plan.limits.max_num_batched_tokens,
+        "cache.enable_prefix_caching": _prefix_caching(config, states),
+        "cache.disable_hybrid_kv_cache_manager": cache.disable_hybrid_kv_cache_manager,
+    }
+
+
+def _set(word: str) -> str | None:
+    return None if word == "auto" else word
+
+
+def _prefix_caching(config: RunConfig, states: bool) -> bool | None:
+    """Said where it decides what a request holds: kept states, or off."""
+    if states:
+        return config.cache.mamba_cache_mode != "none"
+    return None if config.cache.enable_prefix_caching else False
+
+
+def _attention(resolved: ResolvedRun) -> list[KVCacheSpec]:
+    return [
+        layer.spec for rank in resolved.ranks for layer in rank.layers if not layer.spec.is_state
+    ]
+
+
+def _has_states(resolved: ResolvedRun) -> bool:
+    return any(layer.spec.is_state for rank in resolved.ranks for layer in rank.layers)
+
+
+def _block_size(config: RunConfig, resolved: ResolvedRun) -> int | None:
+    """What was set, or what attention layers got; not said beside states, which decide it."""
+    if config.cache.block_size != "auto":
+        return config.cache.block_size
+    sizes = {spec.block_size for spec in _attention(resolved)}
+    return sizes.pop() if len(sizes) == 1 and not _has_states(resolved) else None

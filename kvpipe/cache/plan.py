@@ -1,0 +1,157 @@
+"""The plan: layers in groups, groups in tensors, and what the memory holds. What grouping hands on.
+
+The results keep the field's names: KVCacheTensor, KVCacheGroupSpec, KVCacheConfig.
+Sizes in bytes, lengths in tokens. Everything is frozen and free of torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpipe.notes import Note
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerPages:
+    """Where the pages of one layer lie in a tensor: page of block b at offset + b * block_stride.
+
+    head_stride: set where a page is not one run of bytes but one a head, that far apart (placements
+    with heads outside layers or blocks); each run is then page / heads bytes.
+    layer_stride: bytes to the next layer of the same spec in the same group (0: none was planned).
+    """
+
+    layer: str
+    offset: int
+    block_stride: int
+    layer_stride: int = 0
+    head_stride: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVCacheTensor:
+    """One allocation, in bytes, and the layers that share it (at most one of each group a byte)."""
+
+    size_bytes: int
+    pages: tuple[LayerPages, ...]
+
+    @property
+    def shared_by(self) -> tuple[str, ...]:
+        return tuple(page.layer for page in self.pages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVCacheGroupSpec:
+    """Layers with one block table. spec: their common spec, or a UniformTypeKVCacheSpecs that holds
+    one a layer. `layer_spec(name)` is the spec a single layer allocates and binds with."""
+
+    layer_names: tuple[str, ...]
+    spec: KVCacheSpec
+
+    def layer_spec(self, name: str) -> KVCacheSpec:
+        return self.spec.of_layer(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVCacheConfig:
+    """What one rank allocates. bytes_per_block: one block id across the whole pool of this rank."""
+
+    num_blocks: int
+    tensors: tuple[KVCacheTensor, ...]
+    groups: tuple[KVCacheGroupSpec, ...]
+    bytes_per_block: int
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(tensor.size_bytes for tensor in self.tensors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineCapacity:
+    """The two numbers an engine prints; None where it prints none. Computed as that engine does,
+    wrong for hybrid models where it is wrong there. refused: why that engine would not start."""
+
+    engine: str
+    num_tokens: int | None
+    max_concurrency: float | None
+    refused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPlan:
+    """One rank's config and its accounts. available_bytes was given; required_bytes is what
+    admission compares with it (one request of max_model_len); stranded_bytes: blocks this rank
+    could hold beyond the num_blocks of the poorest rank; printed: the engine's line for it."""
+
+    config: KVCacheConfig
+    available_bytes: int
+    required_bytes: int
+    printed: EngineCapacity
+    stranded_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupDemand:
+    """Blocks one request takes from the pool for one group."""
+
+    kind: str
+    peak_blocks: int
+    steady_blocks: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """What the plan really holds: bytes a request, blocks a request takes for each group, requests
+    that fit, longest request that fits, two-parameter cost. usable_blocks excludes the null block.
+
+    request_len: tokens the figures are for (max_model_len). demands: one a group. Bytes are those
+    of the rank with the most bytes a block. requests_at_peak: all prefilling at once;
+    requests_steady: all decoding at request_len. longest_request: tokens, up to request_len.
+    bytes_fixed + bytes_per_token * length is never below the steady bytes of one request.
+    """
+
+    usable_blocks: int
+    request_len: int
+    demands: tuple[GroupDemand, ...]
+    peak_bytes: int
+    steady_bytes: int
+    requests_at_peak: int
+    requests_steady: int
+    longest_request: int
+    bytes_fixed: int
+    bytes_per_token: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Padding:
+    """Layers of memory charged for but not used, because a bucket does not fill its groups."""
+
+    num_layers: int
+    percent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The answer: a config a rank, the length it is for, and its capacity.
+
+    shared_layers: (layer, target) pairs that own no bytes. True capacity and what each named engine
+    would print stand side by side in `capacity` and `printed` (the run's engine first).
+    """
+
+    engine: str
+    limits: RequestLimits  # max_model_len is the planned length, after auto-fit
+    requested_len: int
+    ranks: tuple[RankPlan, ...]
+    shared_layers: tuple[tuple[str, str], ...]
+    padding: tuple[Padding, ...]
+    capacity: Capacity | None  # None when there is nothing to store
+    printed: tuple[EngineCapacity, ...]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def num_blocks(self) -> int:
+        return self.ranks[0].config.num_blocks
+
+    @property
+    def groups(self) -> tuple[KVCacheGroupSpec, ...]:
+        return self.ranks[0].config.groups

@@ -1,0 +1,161 @@
+"""What vLLM sets when the user does not, by release and device: batch budget, sequences, share.
+
+The same table form as `_versions`. `defaults_of` answers for one device; usage: "server" (`vllm
+serve`) or "llm" (the Python class), which get different batch budgets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kvpipe.engines.versions import NEWEST, Row, Version, parse_version
+
+GIB = 2**30
+Usage = Literal["server", "llm"]
+_SECTION = "engine configuration of 0.12.0, 0.17.0, 0.20.0, 0.26.0 and 0.33.0"
+
+DEFAULTS: tuple[Row, ...] = (
+    Row(
+        rule="gpu_memory_utilization",
+        value=0.90,
+        until=(0, 20, 0),
+        source=f"{_SECTION}; 0.90 in 0.17.0 and 0.92 in 0.20.0",
+        certain=False,
+    ),
+    Row(
+        rule="gpu_memory_utilization", value=0.92, since=(0, 20, 0), source=_SECTION, certain=False
+    ),
+    Row(
+        rule="graphs_reserved",
+        value=False,
+        until=(0, 19, 0),
+        source="pull request 30515: a log of March 2026 announces the reservation for 0.19",
+        certain=False,
+    ),
+    Row(
+        rule="graphs_reserved",
+        value=True,
+        since=(0, 19, 0),
+        source=f"{_SECTION}; pull request 30515. With model runner V2 the estimate was 0 from "
+        "0.25.1 (issue 49224) until a release between 0.27.1 and 0.33.0",
+        certain=False,
+    ),
+    Row(rule="hybrid_prefix_caching", value=False, until=(0, 26, 0), source=_SECTION),
+    Row(rule="hybrid_prefix_caching", value=True, since=(0, 26, 0), source=_SECTION),
+    Row(rule="async_scheduling", value=False, until=(0, 13, 0), source=_SECTION, certain=False),
+    Row(rule="async_scheduling", value=True, since=(0, 13, 0), source=_SECTION, certain=False),
+    Row(
+        rule="server_tokens_on_160_gib",
+        value=8192,
+        until=(0, 28, 0),
+        source="8192 in 0.26.0, 16384 in 0.33.0; issue 53961 reports the change",
+        certain=False,
+    ),
+    Row(
+        rule="server_tokens_on_160_gib",
+        value=16384,
+        since=(0, 28, 0),
+        source="8192 in 0.26.0, 16384 in 0.33.0; issue 53961 reports the change",
+        certain=False,
+    ),
+    Row(
+        rule="chunked_prefill_beyond",
+        value=32768,
+        until=(0, 8, 0),
+        source="issue 10517: chunked prefill turns on above 32,768 tokens; a whole prompt is one "
+        "batch below",
+    ),
+    Row(rule="chunked_prefill_beyond", value=0, since=(0, 8, 0), source=_SECTION),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineDefaults:
+    """Tokens and requests a step, share of the device; how many steps are in flight."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    gpu_memory_utilization: float
+    max_concurrent_batches: int
+    hybrid_prefix_caching: bool
+    graphs_reserved: bool
+
+
+def defaults_of(
+    version: str,
+    *,
+    device_bytes: int,
+    device_name: str = "",
+    device_type: str = "cuda",
+    usage: Usage = "server",
+    world_size: int = 1,
+    pp: int = 1,
+    max_model_len: int | None = None,
+) -> EngineDefaults:
+    """What `version` would choose on that device. device_name: A100 and GB10 are exceptions.
+
+    max_model_len: needed before 0.8, where a batch holds a whole prompt unless chunking is on.
+    """
+    parsed = min(parse_version(version), (*NEWEST[:2], 10**6))
+    chosen: dict[str, Any] = {row.rule: row.value for row in DEFAULTS if row.holds(parsed)}
+    tokens, seqs = _batch(parsed, chosen, device_bytes, device_name, device_type, usage, world_size)
+    if chosen["chunked_prefill_beyond"]:
+        seqs = 256
+        chunked = (max_model_len or 0) > chosen["chunked_prefill_beyond"]
+        tokens = 2048 if chunked else max(2048, max_model_len or 0)
+    return EngineDefaults(
+        max_num_batched_tokens=tokens,
+        max_num_seqs=min(seqs, tokens),
+        gpu_memory_utilization=chosen["gpu_memory_utilization"],
+        max_concurrent_batches=_batches(parsed, chosen["async_scheduling"], pp),
+        hybrid_prefix_caching=chosen["hybrid_prefix_caching"],
+        graphs_reserved=chosen["graphs_reserved"],
+    )
+
+
+def _batch(
+    version: Version,
+    chosen: dict[str, Any],
+    device_bytes: int,
+    name: str,
+    device_type: str,
+    usage: Usage,
+    world_size: int,
+) -> tuple[int, int]:
+    """(tokens, requests) of one step."""
+    server = usage == "server"
+    if device_type == "cpu":
+        return (2048 if server else 4096) * world_size, (128 if server else 256) * world_size
+    lowered = name.lower()
+    small = "a100" in lowered or (version >= (0, 33, 0) and "gb10" in lowered)
+    if device_bytes >= 160 * GIB:
+        return (chosen["server_tokens_on_160_gib"] if server else 16384), 1024
+    if device_bytes >= 70 * GIB and not small:
+        return (8192 if server else 16384), 1024
+    return (2048 if server else 8192), 256
+
+
+def _batches(version: Version, is_async: bool, pp: int) -> int:
+    """Steps in flight: pipeline stages, or two under asynchronous scheduling; one more for the
+    pipeline from 0.26 on (model runner V2)."""
+    if version >= (0, 26, 0):
+        return pp + 1
+    return 2 if is_async and pp == 1 else pp
+
+
+def graphs_reserved(version: str) -> bool:
+    """Whether CUDA graphs are taken off the cache's memory; "": kvpipe's own rules, which do."""
+    if not version:
+        return True
+    return bool(_value("graphs_reserved", version))
+
+
+def chunked_beyond(version: str) -> int:
+    """Before 0.8, the length above which prompts are cut into chunks; 0: they always are."""
+    return int(_value("chunked_prefill_beyond", version))
+
+
+def _value(rule: str, version: str) -> Any:
+    parsed = min(parse_version(version), (*NEWEST[:2], 10**6))
+    return next(row.value for row in DEFAULTS if row.rule == rule and row.holds(parsed))

@@ -1,0 +1,38 @@
+"""Where a run leaves its files: a folder of its own, made once there is something to write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.atomic import write_atomic
+
+
+def new_folder(wanted: Path) -> Path:
+    """`wanted`, or `wanted-1`, ... when another run of the same second has it. Created."""
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        for n in range(10_000):
+            folder = wanted.with_name(f"{wanted.name}-{n}") if n else wanted
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                continue
+        got = f"'{wanted}' and 10,000 others beside it"
+    except (OSError, ValueError) as error:
+        got = f"'{wanted}' ({getattr(error, 'strerror', None) or error})"
+    knob = "choose another: hydra.run.dir=FOLDER (hydra.sweep.dir in a sweep)"
+    raise ConfigError(Problem("hydra.run.dir", "a folder that can be made", got, knob))
+
+
+def save_config(config: DictConfig, overrides: Sequence[str], folder: Path) -> None:
+    """What was composed, so that `kvpipe -cp FOLDER/.hydra` runs it again: as Hydra lays it out."""
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    write_atomic(folder / ".hydra" / "config.yaml", OmegaConf.to_yaml(own, resolve=True))
+    write_atomic(
+        folder / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides)))
+    )

@@ -1,0 +1,150 @@
+"""ReportInput -> the plan.json document: every fact of a run, as plain JSON values.
+
+Documented key by key in docs/plan_schema.md. SCHEMA_VERSION goes up by one when a key is removed,
+renamed or given another meaning; keys may be added within a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any
+
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, Plan, RankPlan
+from kvpipe.report.accounts import CAUSES, RankAccount
+from kvpipe.report.base import ReportInput
+from kvpipe.report.derived_notes import all_notes
+from kvpipe.specs.base import KVCacheSpec
+from kvpipe.stages.profiling.base import RankMemory
+
+SCHEMA = "kvpipe.plan"
+SCHEMA_VERSION = 1
+
+
+def plan_document(report: ReportInput) -> dict[str, Any]:
+    """The whole document. All sizes are bytes, all lengths tokens; no value is NaN or infinite."""
+    return {
+        "status": "does_not_fit" if _runs_nothing(report.plan) else "fits",
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "job": report.job,
+        "headline": asdict(report.headline),
+        "config": dict(report.config),
+        "plan": _plan(report.plan),
+        "capacity": asdict(report.plan.capacity) if report.plan.capacity else None,
+        "printed": [asdict(line) for line in report.plan.printed],
+        "log": plain(report.log),
+        "serve": report.serve,
+        "memory": {
+            "profiling": report.profile.plugin,
+            "ranks": [_memory(rank) for rank in report.profile.ranks],
+        },
+        "bytes": {"causes": dict(CAUSES), "ranks": [_account(a) for a in report.accounts]},
+        "verify": {**report.verify.to_json(), "passed": report.verify.passed},
+        "notes": [asdict(note) for note in all_notes(report)],
+        "backend": dict(report.backend_facts),
+        "address_map": plain(report.address_map),
+        "seconds": dict(report.timings),
+    }
+
+
+def _runs_nothing(plan: Plan) -> bool:
+    """The engine starts, yet not one request of the planned length can run."""
+    return plan.capacity is not None and plan.capacity.requests_at_peak == 0
+
+
+def plain(value: Any) -> Any:
+    """Frozen dataclasses, mappings and tuples as JSON's own types."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    return value
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "engine": plan.engine,
+        "max_model_len": plan.limits.max_model_len,
+        "requested_max_model_len": plan.requested_len,
+        "limits": asdict(plan.limits),
+        "num_blocks": plan.num_blocks,
+        "ranks": [_rank(rank) for rank in plan.ranks],
+        "shared_layers": [
+            {"layer": layer, "shares_with": target} for layer, target in plan.shared_layers
+        ],
+        "padding": [asdict(padding) for padding in plan.padding],
+    }
+
+
+def _rank(rank: RankPlan) -> dict[str, Any]:
+    config = rank.config
+    return {
+        "num_blocks": config.num_blocks,
+        "bytes_per_block": config.bytes_per_block,
+        "size_bytes": config.size_bytes,
+        "available_bytes": rank.available_bytes,
+        "required_bytes": rank.required_bytes,
+        "stranded_bytes": rank.stranded_bytes,
+        "printed": asdict(rank.printed),
+        "groups": [_group(group, config) for group in config.groups],
+        "tensors": [
+            {"size_bytes": tensor.size_bytes, "pages": [asdict(page) for page in tensor.pages]}
+            for tensor in config.tensors
+        ],
+    }
+
+
+def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:
+    """bytes_per_block: what the group's layers use of a block; the rest of it is padding."""
+    specs = [group.layer_spec(name) for name in group.layer_names]
+    pages = sum(spec.page_size_bytes for spec in specs)
+    return {
+        "kind": group.spec.kind,
+        "block_size": group.spec.block_size,
+        "bytes_per_block": pages,
+        "real_bytes_per_block": sum(spec.real_page_size_bytes for spec in specs),
+        "padding_bytes_per_block": config.bytes_per_block - pages,
+        "layers": [
+            {"layer": name, "spec": spec_document(spec)}
+            for name, spec in zip(group.layer_names, specs, strict=True)
+        ],
+    }
+
+
+def spec_document(spec: KVCacheSpec) -> dict[str, Any]:
+    """What every kind of spec answers, and under `fields` what only this kind has."""
+    own = plain(spec)
+    return {
+        "kind": spec.kind,
+        "block_size": own.pop("block_size"),
+        "page_size_bytes": spec.page_size_bytes,
+        "real_page_size_bytes": spec.real_page_size_bytes,
+        "page_size_padded": own.pop("page_size_padded"),
+        "arrays": [plain(array) for array in spec.page_arrays()],
+        "fields": own,
+    }
+
+
+def _memory(rank: RankMemory) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "total": asdict(rank.total),
+        "requested": asdict(rank.requested),
+        "charged": [asdict(item) for item in rank.charged],
+        "available_kv": asdict(rank.available_kv),
+    }
+
+
+def _account(account: RankAccount) -> dict[str, Any]:
+    return {
+        "rank": account.rank,
+        "total_bytes": account.total_bytes,
+        "overcommitted_bytes": account.overcommitted_bytes,
+        "requests_peak": account.requests_peak,
+        "requests_steady": account.requests_steady,
+        "peak": dict(account.peak),
+        "steady": dict(account.steady),
+    }

@@ -1,0 +1,298 @@
+"""Command line -> composed values, with every mistake found, not the first one.
+
+Hydra composes; it also stops at its first error. So when a request does not compose, each override
+is tried by itself: group choices first (one bad group makes every key look bad), then keys; what is
+left is composed and checked for the rest. Settings come from YAML and the command line only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from kvpipe.errors import ConfigError, Problem, did_you_mean
+from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.request.guard import ALLOWED_GROUPS, named_code, refused_override
+
+CONFIG_NAME = "config"
+# ValueError: a group that is given a number.
+_COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError)
+_extra_dirs: list[str] = []
+
+
+class KvpipeSearchPath(SearchPathPlugin):
+    """Third parties' YAML (entry points `kvpipe.conf`, value: a package) and --config-dir."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for point in entry_points(group="kvpipe.conf"):
+            search_path.append(provider=point.name, path=f"pkg://{point.value}")
+        for folder in _extra_dirs:
+            search_path.append(provider="command-line", path=f"file://{folder}")
+
+
+@contextmanager
+def configuration(config_dir: str | None = None, config_path: str | None = None) -> Iterator[None]:
+    """Hydra set up on conf/ (or on config_path instead, to run a saved config again)."""
+    use_search_path([config_dir] if config_dir else [])
+    folder = Path(config_path).resolve() if config_path else CONF_DIR
+    if config_path and (folder / ".hydra").is_dir():
+        folder /= ".hydra"  # the folder of a run, whose config lies inside
+    if not folder.is_dir():
+        raise ConfigError(Problem("--config-path", "a folder", f"'{config_path}'"))
+    with initialize_config_dir(str(folder), job_name="kvpipe", version_base="1.3"):
+        yield
+
+
+def use_search_path(folders: Sequence[str]) -> None:
+    """Third-party YAML and these folders are searched from now on, after the shipped ones."""
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise ConfigError(Problem("--config-dir", "a folder", f"'{folder}'"))
+    _extra_dirs[:] = [str(Path(folder).resolve()) for folder in folders]
+    Plugins.instance().register(KvpipeSearchPath)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """A composed request: Hydra's config, the plain values, and the problems met on the way.
+
+    choices: the overrides that compose, groups only; `fallback()` composes the request with them.
+    """
+
+    config: DictConfig
+    raw: dict[str, Any]
+    problems: tuple[Problem, ...]
+    choices: tuple[str, ...]
+    config_name: str
+
+    def fallback(self) -> dict[str, Any]:
+        return plain(_compose(self.config_name, self.choices))
+
+
+def compose_request(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Composed:
+    """Compose inside `configuration()`. Problems are returned; ConfigError if nothing composes."""
+    groups = _groups()
+    problems = [p for o in overrides if (p := _refused(o))]
+    overrides = [o for o in overrides if not _refused(o)]
+    try:
+        parsed = _parse(overrides)
+        config = _compose(config_name, overrides)
+        raw = plain(config)
+    except (*_COMPOSE_ERRORS, ConfigError):
+        found, overrides = _find_problems(config_name, overrides, groups)
+        problems += found
+        try:
+            parsed = _parse(overrides)
+            config = _compose(config_name, overrides)
+            raw = plain(config)
+        except ConfigError as error:
+            raise ConfigError([*problems, *error.problems]) from error
+        except _COMPOSE_ERRORS as error:
+            # Each override composes by itself, but not together.
+            problems.append(Problem("overrides", "settings that compose", _one_line(error)))
+            raise ConfigError(problems) from error
+    problems += named_code(OmegaConf.to_container(config.hydra, resolve=False))
+    choices = tuple(item.input_line or "" for item in parsed if item.key_or_group in groups)
+    return Composed(
+        config=config, raw=raw, problems=tuple(problems), choices=choices, config_name=config_name
+    )
+
+
+def _refused(override: str) -> Problem | None:
+    """A setting of Hydra's own that a request may not make."""
+    key = override.lstrip("+~").partition("=")[0].partition("@")[0].strip()
+    return refused_override(key, override)
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The run's own values, interpolations resolved, Hydra's left out."""
+    values: Any = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
+    OmegaConf.set_readonly(values, True)
+    _refuse_environment(OmegaConf.to_container(values, resolve=False))
+    try:
+        container: Any = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
+    except RecursionError:
+        problem = Problem("configuration", "interpolations that end", "one that refers to itself")
+        raise ConfigError(problem) from None
+    return dict(container)
+
+
+def _refuse_environment(values: Any) -> None:
+    """A run must be reproducible from its saved config, so no value may come from elsewhere."""
+    problems = [
+        Problem(key, "a value in YAML or on the command line", f"'{value}'", "write the value")
+        for key, value in _strings(values, "")
+        if "${oc.env" in value.replace(" ", "")
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _strings(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, str):
+        yield path.lstrip("."), node
+    pairs: Any = node.items() if isinstance(node, dict) else ()
+    for key, value in enumerate(node) if isinstance(node, list) else pairs:
+        yield from _strings(value, f"{path}.{key}")
+
+
+def run_folder(config: DictConfig, key: str) -> Path:
+    """The folder that hydra.run.dir or hydra.sweep.dir names; ConfigError where it names none."""
+    try:
+        wanted = OmegaConf.select(config, key, throw_on_resolution_failure=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(Problem(key, "a folder", _one_line(error))) from error
+    if not isinstance(wanted, str) or not wanted.strip():
+        raise ConfigError(Problem(key, "a folder", repr(wanted)))
+    return Path(wanted)
+
+
+def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
+    return compose(config_name=config_name, overrides=list(overrides), return_hydra_config=True)
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    loader = GlobalHydra.instance().config_loader()
+    return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+
+
+def _groups() -> set[str]:
+    """Ours, and those of Hydra's that a request may choose from."""
+    own = set(GlobalHydra.instance().config_loader().list_groups("")) - {"hydra"}
+    return own | set(ALLOWED_GROUPS)
+
+
+def _find_problems(
+    config_name: str, overrides: Sequence[str], groups: set[str]
+) -> tuple[list[Problem], list[str]]:
+    """The problem of each override that does not compose, and the overrides that do."""
+    problems: list[Problem] = []
+    kept: list[str] = []
+    values: list[str] = []
+    for override in overrides:
+        try:
+            (item,) = _parse([override])
+        except _COMPOSE_ERRORS as error:
+            problems.append(_unreadable(override, error))
+            continue
+        if not item.key_or_group:
+            problems.append(_unreadable(override, ValueError()))
+        elif item.is_sweep_override():
+            problems.append(_sweep_without_m(item))
+        elif item.key_or_group not in groups:
+            values.append(override)
+        elif wrong := _wrong_choice(item):
+            problems.append(wrong)
+        else:
+            kept.append(override)
+    base = _base(config_name, kept, problems)
+    for override in values:
+        try:
+            plain(_compose(config_name, [*kept, override]))
+            kept.append(override)
+        except _COMPOSE_ERRORS as error:
+            problems.append(_wrong_key(override, base, groups, error))
+    return problems, kept
+
+
+def _base(config_name: str, kept: list[str], problems: list[Problem]) -> DictConfig:
+    """What composes of the group choices. Those that do not (`+cache=full`) become problems."""
+    try:
+        return _compose(config_name, kept)
+    except _COMPOSE_ERRORS:
+        pass
+    for override in list(kept):
+        try:
+            _compose(config_name, [override])
+        except _COMPOSE_ERRORS as error:
+            kept.remove(override)
+            problems.append(Problem(override, "a choice that composes", _one_line(error)))
+    try:
+        return _compose(config_name, kept)
+    except _COMPOSE_ERRORS as error:
+        problem = Problem("configuration", "files that compose", _one_line(error))
+        raise ConfigError([*problems, problem]) from error
+
+
+def _unreadable(override: str, error: Exception) -> Problem:
+    """Not Hydra's grammar: what it stumbled over, and that quotes help."""
+    key, _, value = override.partition("=")
+    reason = _one_line(error).partition(" See https")[0]
+    if key.strip() and value:
+        return Problem(key, "a value in Hydra's grammar", reason, f"quote it: {key}='\"...\"'")
+    return Problem("command line", "key=value or group=choice", f"'{override}'")
+
+
+def _sweep_without_m(item: Override) -> Problem:
+    key = item.key_or_group
+    return Problem(key, "one value", item.get_value_string(), "add -m to run a sweep over them")
+
+
+def _wrong_choice(item: Override) -> Problem | None:
+    group, choice = item.key_or_group, item.value()
+    options = GlobalHydra.instance().config_loader().get_group_options(group)
+    if item.is_delete() or choice in options:
+        return None
+    return Problem(
+        group, "a choice of this group", f"'{choice}'", did_you_mean(str(choice), options)
+    )
+
+
+def _wrong_key(override: str, base: DictConfig, groups: set[str], error: Exception) -> Problem:
+    (item,) = _parse([override])
+    key = item.key_or_group
+    known = list(_keys(OmegaConf.to_container(base, resolve=False)))
+    if key in known or item.is_add():
+        return Problem(key, "a value that composes", _one_line(error))
+    return Problem(key, "a known key", f"'{override}'", _nearest(key, known, groups))
+
+
+def _nearest(key: str, known: Sequence[str], groups: set[str]) -> str:
+    """The key that was meant: a sibling in the same section, else any key, else the sections."""
+    from difflib import get_close_matches  # only when something went wrong
+
+    section, _, last = key.rpartition(".")
+    if section in groups and (owners := _options_with(section, last)):
+        return f"{last} belongs to {' and '.join(f'{section}={name}' for name in owners)}"
+    siblings = [name for name in known if name.rpartition(".")[0] == section]
+    if section and siblings:
+        close = get_close_matches(key, siblings, n=1)
+        return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(siblings))}"
+    close = get_close_matches(key, known, n=1)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"sections: {', '.join(sorted(name for name in groups if '/' not in name))}"
+
+
+def _options_with(group: str, key: str) -> list[str]:
+    """The shipped choices of a group that have this key, when the chosen one does not."""
+    shipped = sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
+    return [name for name in shipped if key in (shipped_option(group, name) or {})]
+
+
+def _keys(values: Any, prefix: str = "") -> Iterator[str]:
+    """Every dotted key, hydra's left out."""
+    for key, value in values.items():
+        if prefix or key != "hydra":
+            yield f"{prefix}{key}"
+            if isinstance(value, dict):
+                yield from _keys(value, f"{prefix}{key}.")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,241 @@
+"""RunConfig: the whole request, closed and frozen. It holds no defaults: conf/ is complete.
+
+Sections whose shape depends on a plugin (the five stages, backend, layout, model, report) are
+checked against that plugin's own `Options`, in the same pass. `collect` finds every problem;
+the pipeline raises once. Lengths are in tokens, sizes in bytes ("30GiB" is accepted).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from kvpipe.errors import ConfigError, Problem, did_you_mean
+from kvpipe.plugins import COMMANDS, REGISTRIES, SECTIONS
+from kvpipe.request.schema import check_section
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{p}iB": 2 ** (10 * (i + 1)) for i, p in enumerate("KMGT")}
+_UNITS |= {f"{p}B": 10 ** (3 * (i + 1)) for i, p in enumerate("KMGT")}
+# At most so many digits that a float holds the number.
+_SIZE = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([KMGT]?i?B|)\s*$")
+
+
+def parse_size(value: Any) -> Any:
+    """Bytes of 1024, "1024", "30GiB" or "24GB"; anything else is left for the schema to refuse."""
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if match is None or match[2] not in _UNITS:
+        return value
+    return (
+        round(float(match[1]) * _UNITS[match[2]])
+        if "." in match[1]
+        else int(match[1]) * _UNITS[match[2]]
+    )
+
+
+def _size(value: Any) -> Any:
+    size = parse_size(value)
+    if isinstance(size, str):
+        raise ValueError('bytes, or a size such as "30GiB"')
+    return size
+
+
+Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0, lt=2**63)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Ranks = Annotated[int, Field(ge=1, le=1024)]
+Tokens = Annotated[int, Field(ge=1, lt=2**31)]
+CacheDtype = Literal[
+    "auto", "float16", "bfloat16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"
+]
+ModelDtype = Literal["auto", "float16", "bfloat16", "float32"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class AttentionConfig(Section):
+    """spec: native (the model's own) or a registered spec that asks "what if"."""
+
+    spec: str
+    options: dict[str, Any]
+
+
+class CacheConfig(Section):
+    block_size: Tokens | Literal["auto"]
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
+    kv_cache_memory_bytes: Bytes | None
+    cache_dtype: CacheDtype
+    sliding_window: Tokens | None
+    num_gpu_blocks_override: Annotated[int, Field(ge=0, lt=2**31)] | None
+    enable_prefix_caching: bool
+    disable_hybrid_kv_cache_manager: bool
+    kv_sharing_fast_prefill: bool
+    mamba_block_size: Tokens | None
+    mamba_page_size_padded: Bytes | None
+    mamba_cache_mode: Literal["none", "align", "all"]
+    mamba_cache_dtype: ModelDtype
+    mamba_ssm_cache_dtype: ModelDtype
+
+
+class DeviceConfig(Section):
+    """One device. memory null: asked of the device, which must then be here.
+
+    source: where each figure is from, in words; a figure without a source is "nominal".
+    """
+
+    name: str
+    type: Literal["auto", "cpu", "cuda", "rocm"]
+    memory_bytes: Bytes | None
+    compute_capability: str | None
+    bandwidth_bytes_per_s: Bytes | None
+    source: str
+
+
+class ParallelConfig(Section):
+    tensor_parallel_size: Ranks
+    pipeline_parallel_size: Ranks
+    decode_context_parallel_size: Ranks
+    data_parallel_size: Ranks
+    rank_memory_bytes: list[Bytes] | None  # device memory of each rank; null: the device's, on all
+    pipeline_partition: list[Count] | None  # layers a stage; null: as even as possible
+
+
+class SchedulerConfig(Section):
+    max_model_len: Tokens | Literal["auto"]
+    max_num_batched_tokens: Tokens | Literal["auto"]
+    max_num_seqs: Count | Literal["auto"]
+    max_encoder_tokens: Annotated[int, Field(ge=0, lt=2**31)] | Literal["auto"]
+    num_speculative_tokens: Annotated[int, Field(ge=0, lt=2**16)]
+    max_concurrent_batches: Annotated[int, Field(ge=1, lt=2**10)] | Literal["auto"]
+
+
+class PlacementConfig(Section):
+    """Where layers and blocks lie in the buffers; the lettered ones fix heads and tokens too."""
+
+    name: Literal[
+        "auto", "per_tensor", "cross_layer", "lbnhc", "lbhnc", "lhbnc", "blhnc", "blnhc", "bhlnc"
+    ]
+
+
+FIXED_SECTIONS: dict[str, type[Section]] = {
+    "attention": AttentionConfig,
+    "cache": CacheConfig,
+    "device": DeviceConfig,
+    "parallel": ParallelConfig,
+    "placement": PlacementConfig,
+    "scheduler": SchedulerConfig,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginChoice:
+    """A section that names a plugin: its name, the plugin, and its checked options."""
+
+    name: str
+    plugin: Any
+    options: Any
+
+    def make(self) -> Any:
+        """The plugin, set up with its options."""
+        return self.plugin(self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The request. `plugins[section]` for every section of `kvpipe.plugins.SECTIONS`."""
+
+    command: str
+    attention: AttentionConfig
+    cache: CacheConfig
+    device: DeviceConfig
+    parallel: ParallelConfig
+    placement: PlacementConfig
+    scheduler: SchedulerConfig
+    plugins: Mapping[str, PluginChoice]
+    example: Mapping[str, Any]
+    trace: Mapping[str, Any]  # checked by `kvpipe replay`, which alone reads it
+    want: Mapping[str, Any]  # checked by `kvpipe find`, likewise
+
+
+def collect(
+    raw: Mapping[str, Any], fallback: Mapping[str, Any] | None = None
+) -> tuple[RunConfig | None, list[Problem]]:
+    """Every problem of shape and type, and the request with each wrong value replaced by the
+    fallback's (None where that does not make it whole)."""
+    problems: list[Problem] = []
+    known = {*FIXED_SECTIONS, *SECTIONS, "command", "example", "trace", "want"}
+    for key in raw.keys() - known:
+        problems.append(Problem(key, "a known section", f"'{key}'", did_you_mean(key, known)))
+    if raw.get("command") not in COMMANDS:
+        problems.append(
+            Problem("command", f"one of {', '.join(COMMANDS)}", repr(raw.get("command")))
+        )
+    for name in ("example", "trace", "want"):
+        if not isinstance(raw.get(name), Mapping):
+            got = repr(raw.get(name))
+            problems.append(Problem(name, "a section of settings", got, f"choose {name}=<option>"))
+    fixed: dict[str, Any] = {}
+    for name, schema in FIXED_SECTIONS.items():
+        value, found = check_section(name, schema, raw.get(name), (fallback or {}).get(name))
+        fixed[name] = value
+        problems += found
+    plugins: dict[str, PluginChoice] = {}
+    for name in SECTIONS:
+        choice, found = _check_plugin(name, raw.get(name), (fallback or {}).get(name))
+        problems += found
+        if choice is not None:
+            plugins[name] = choice
+    whole = None not in fixed.values() and len(plugins) == len(SECTIONS)
+    config = (
+        RunConfig(
+            command=str(raw.get("command")),
+            plugins=plugins,
+            example=_mapping(raw.get("example")),
+            trace=_mapping(raw.get("trace")),
+            want=_mapping(raw.get("want")),
+            **fixed,
+        )
+        if whole
+        else None
+    )
+    return config, problems
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _check_plugin(
+    name: str, value: Any, fallback: Any
+) -> tuple[PluginChoice | None, list[Problem]]:
+    """A section with a plugin's name under its key, and the plugin's own options."""
+    key = SECTIONS[name]
+    if not isinstance(value, Mapping) or not isinstance(value.get(key), str):
+        got = repr(value.get(key)) if isinstance(value, Mapping) else repr(value)
+        return None, [
+            Problem(f"{name}.{key}", "the name of a plugin", got, _name_it(name, key, got))
+        ]
+    try:
+        plugin = REGISTRIES[name].get(value[key])
+    except ConfigError as error:
+        return None, [Problem(f"{name}.{key}", p.expected, p.got, p.knob) for p in error.problems]
+    schema = getattr(plugin, "Options", None)
+    if schema is None:
+        return PluginChoice(name=value[key], plugin=plugin, options=value), []
+    options, problems = check_section(name, schema, value, fallback)
+    if options is None:
+        return None, problems
+    return PluginChoice(name=value[key], plugin=plugin, options=options), problems
+
+
+def _name_it(section: str, key: str, got: str) -> str:
+    """`report=json` onto a saved config, which has no groups to choose from: say what to set."""
+    named = got.strip("'") in REGISTRIES[section].names()
+    return (
+        f"a saved config has no groups: set {section}.{key}={got.strip(chr(39))}" if named else ""
+    )

@@ -1,0 +1,233 @@
+"""The transformers caches over a paged store, and the hooks that tell it of every forward pass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from transformers.cache_utils import Cache, EncoderDecoderCache
+
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.stages.binding.transformers_cache._store import PagedStore
+from kvpipe.stages.binding.transformers_cache.versions import cache_keyword
+
+
+class PagedCache(Cache):  # type: ignore[misc]
+    """`model.generate(..., cache=cache)`; bytes_held says what the batch holds now.
+
+    The batch stays seated until `reset` (or `release`): a second call continues it, as it does with
+    transformers' own caches."""
+
+    def __init__(self, store: PagedStore, layers: list[Any]) -> None:
+        super().__init__(layers=layers)
+        self.store = store
+
+    # --- rows ------------------------------------------------------------------------------------
+    def reorder_cache(self, beam_idx: Any) -> None:
+        self.store.select_rows(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: Any) -> None:
+        self.store.select_rows(np.arange(len(self.store.rows))[indices.cpu().numpy()].tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        rows = range(len(self.store.rows))
+        self.store.select_rows([row for row in rows for _ in range(repeats)])
+
+    def crop(self, tokens_to_remove: int) -> None:
+        raise NotImplementedError("a paged cache cannot be cropped: generate without an assistant")
+
+    def reset(self) -> None:
+        """The batch is done: its blocks are free."""
+        self.store.release()
+        for layer in self.layers:
+            layer.reset()
+
+    release = reset
+
+    # --- prefixes --------------------------------------------------------------------------------
+    def admit(self, input_ids: Any, attention_mask: Any | None = None) -> int:
+        """Seat a batch before `generate`: columns of its prompts that the prefix cache serves.
+
+        input_ids, attention_mask: [B, L], left padded. `generate` with the same input_ids then
+        starts after those columns. 0 where the rows' hits do not end in the same column."""
+        ids = input_ids.cpu().numpy()
+        starts = row_starts(attention_mask, *ids.shape)
+        prompts = [row[start:].tolist() for row, start in zip(ids, starts, strict=True)]
+        column = self._common_column(starts, prompts)
+        for layer in self.layers:
+            layer.stored = column
+        self.store.seen = column
+        return column
+
+    def _common_column(self, starts: Any, prompts: list[list[int]]) -> int:
+        """Seat the rows so that all have the same columns computed."""
+        store = self.store
+        hits = store.seat(starts, prompts)
+        column = min(int(s) + hit for s, hit in zip(starts, hits, strict=True))
+        wanted = [max(0, column - int(start)) for start in starts]
+        if wanted == hits:
+            return column
+        store.release()
+        # One token more than the wanted prefix: at least one token of a prompt always remains.
+        cut = [prompt[: want + 1] for prompt, want in zip(prompts, wanted, strict=True)]
+        if store.seat(starts, cut) == wanted:
+            return column
+        store.release()
+        store.seat(starts, [prompt[:1] for prompt in prompts])
+        return 0
+
+    # --- accounts --------------------------------------------------------------------------------
+    @property
+    def bytes_held(self) -> int:
+        return self.store.bytes_held()
+
+    @property
+    def peak_bytes_held(self) -> int:
+        return self.store.peak_blocks * self.store.manager.config.bytes_per_block
+
+
+class PagedCrossCache(Cache):  # type: ignore[misc]
+    """Cross attention's half; its rows are the store's, reordered with the self attention."""
+
+    def reorder_cache(self, beam_idx: Any) -> None: ...
+
+    def reset(self) -> None:
+        for layer in self.layers:
+            layer.reset()
+
+
+class PagedEncoderDecoderCache(EncoderDecoderCache):  # type: ignore[misc]
+    """Self and cross attention over one pool of blocks."""
+
+    self_attention_cache: PagedCache
+
+    @property
+    def store(self) -> PagedStore:
+        return self.self_attention_cache.store
+
+    @property
+    def bytes_held(self) -> int:
+        return self.self_attention_cache.bytes_held
+
+    @property
+    def peak_bytes_held(self) -> int:
+        return self.self_attention_cache.peak_bytes_held
+
+    def check_dynamic_cache(self, method: str) -> None:
+        if method == "crop":
+            raise NotImplementedError("a paged cache cannot be cropped")
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.self_attention_cache.batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: Any) -> None:
+        self.self_attention_cache.batch_select_indices(indices)
+
+    release = EncoderDecoderCache.reset
+
+
+def row_starts(attention_mask: Any | None, num_rows: int, num_columns: int) -> Any:
+    """[B] first column of each row that is a token; ConfigError for padding not on the left."""
+    if attention_mask is None:
+        return np.zeros(num_rows, np.int64)
+    mask = attention_mask.cpu().numpy()[:, :num_columns].astype(bool)
+    starts = np.where(mask.any(1), mask.argmax(1), num_columns)
+    expected = np.arange(num_columns) >= starts[:, None]
+    if (mask != expected).any():
+        row = int(np.flatnonzero((mask != expected).any(1))[0])
+        raise ConfigError(
+            Problem(
+                "attention_mask",
+                "padding on the left only",
+                f"a hole or right padding in row {row}",
+                "tokenizer.padding_side='left'",
+            )
+        )
+    return starts
+
+
+class StepHooks:
+    """Forward hooks of a decoder: `store.begin` before and `store.end` after every pass that uses
+    this cache. Passes with other caches, or none, are left alone. switch: told the store whose pass
+    begins, and None when it ends."""
+
+    def __init__(
+        self, decoder: Any, cache: PagedCache, switch: Callable[[PagedStore | None], object]
+    ) -> None:
+        self.switch = switch
+        self.store, self.cache = cache.store, cache
+        self.keyword = cache_keyword(decoder)
+        self.signature = inspect.signature(decoder.forward)
+        self.handles = [
+            decoder.register_forward_pre_hook(self._before, with_kwargs=True),
+            decoder.register_forward_hook(self._after, with_kwargs=True),
+        ]
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        given = self.signature.bind_partial(*args).arguments
+        return {**given, **kwargs}
+
+    def _is_ours(self, arguments: Mapping[str, Any]) -> bool:
+        used = arguments.get(self.keyword)
+        return (getattr(used, "self_attention_cache", used)) is self.cache
+
+    def _before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        arguments = self._arguments(args, kwargs)
+        if not self._is_ours(arguments):
+            return
+        ids = arguments.get("input_ids")
+        shape = (ids if ids is not None else arguments["inputs_embeds"]).shape[:2]
+        if not self.store.rows:
+            self._seat(arguments, shape)
+        elif (self.store.starts >= self.store.seen).any():
+            self._look_again(arguments)
+        token_ids = ids.cpu().numpy() if ids is not None and self.store.prefix_caching else None
+        if self.store.prefix_caching and token_ids is None:
+            raise ConfigError(
+                Problem("binding", "input_ids for prefix caching", "inputs_embeds alone")
+            )
+        self.store.begin(shape[1], token_ids)
+        self.switch(self.store)
+
+    def _after(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if self._is_ours(self._arguments(args, kwargs)):
+            self.store.end()
+            self.switch(None)
+
+    def _seat(self, arguments: Mapping[str, Any], shape: tuple[int, int]) -> None:
+        """The first pass of a batch says where its rows start."""
+        mask = arguments.get("attention_mask")
+        if mask is not None and getattr(mask, "ndim", 0) != 2:
+            raise ConfigError(
+                Problem("attention_mask", "a mask [rows, columns]", "a prepared one", "pass it 2-D")
+            )
+        rows, columns = shape if mask is None else mask.shape
+        encoder = self._encoder_columns(arguments)
+        prompts: list[list[int]] | None = None
+        if self.store.prefix_caching:
+            prompts = [[] for _ in range(rows)]
+        self.store.seat(row_starts(mask, rows, columns), prompts, encoder)
+
+    def _look_again(self, arguments: Mapping[str, Any]) -> None:
+        """Chunked prefill shows the mask chunk by chunk: rows without a token yet may have one."""
+        mask = arguments.get("attention_mask")
+        if mask is not None:
+            self.store.starts = row_starts(mask, *mask.shape)
+
+    @staticmethod
+    def _encoder_columns(arguments: Mapping[str, Any]) -> list[Any] | None:
+        """Of each row, the encoder's columns that are tokens."""
+        hidden = arguments.get("encoder_hidden_states")
+        if hidden is None:
+            return None
+        rows, columns = hidden.shape[:2]
+        mask = arguments.get("encoder_attention_mask")
+        if mask is None:
+            return [np.arange(columns)] * rows
+        return [np.flatnonzero(row) for row in mask.cpu().numpy()]

@@ -1,0 +1,174 @@
+"""Does one request fit, and how long may it be: bytes needed against bytes given.
+
+Block counts never fall as a request grows longer, so the longest length that fits is found by
+bisection; it is exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kvpipe.engines.base import EngineRules
+from kvpipe.errors import DoesNotFit
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.stages.grouping.pool import Pool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """One rank: its pool and the bytes it may use. knob: the setting that gives it more."""
+
+    pool: Pool
+    memory: int
+    knob: str = ""
+
+    @property
+    def rules(self) -> EngineRules:
+        return self.pool.rules
+
+    @cached_property
+    def counted(self) -> list[tuple[KVCacheSpec, int]]:
+        """Group specs that the check counts, and how many groups have each."""
+        groups = self.pool.groups
+        counted = groups[:1] if self.rules.admission == "first_group" else groups
+        return list(Counter(group.spec for group in counted).items())
+
+    @property
+    def usable(self) -> int:
+        """Bytes that requests may hold: the null block is never handed out."""
+        null = self.pool.bytes_per_block if self.rules.reserves_null_block else 0
+        return self.memory - null
+
+    def blocks(self, limits: RequestLimits) -> int:
+        """Blocks of one request that the check counts."""
+        bound = _bound(self.rules)
+        return sum(bound(spec, limits) * times for spec, times in self.counted)
+
+    def required_bytes(self, limits: RequestLimits) -> int:
+        if self.pool.is_uniform and self.rules.admission == "first_group":
+            spec = self.pool.groups[0].spec
+            names = spec.stored_layers(self.pool.groups[0].layer_names)
+            return sum(spec.of_layer(name).max_memory_bytes(limits) for name in names)
+        return self.blocks(limits) * self.pool.bytes_per_block
+
+    def fits(self, limits: RequestLimits) -> bool:
+        return self.required_bytes(limits) <= self.usable
+
+    def longest(self, limits: RequestLimits) -> int | None:
+        """The longest length up to max_model_len that fits; None if not even one token does."""
+        return longest_length(lambda n: self.fits(limits.with_length(n)), limits.max_model_len)
+
+
+def _bound(rules: EngineRules) -> Callable[[KVCacheSpec, RequestLimits], int]:
+    if rules.request_bound == "peak_blocks":
+        return lambda spec, limits: spec.peak_blocks(limits)
+    return lambda spec, limits: spec.max_blocks(limits)
+
+
+def longest_length(fits: Callable[[int], bool], longest: int) -> int | None:
+    """The largest n in 1..longest with fits(n), which holds for every shorter length, too."""
+    if fits(longest):
+        return longest
+    low, high = 0, longest  # low fits (or is nothing), high does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low or None
+
+
+def admit(ranks: Sequence[Admission], limits: RequestLimits, fit: bool) -> RequestLimits:
+    """The limits, with max_model_len lowered under `fit`; DoesNotFit if a rank is too small."""
+    needed = tuple(rank.required_bytes(limits) for rank in ranks)
+    if fit:
+        limits = _fitted(ranks, limits, needed)
+    for rank in ranks:
+        _check(rank, limits, needed, ranks)
+    return limits
+
+
+def _fitted(
+    ranks: Sequence[Admission], limits: RequestLimits, needed: tuple[int, ...]
+) -> RequestLimits:
+    lengths = [rank.longest(limits) for rank in ranks]
+    if None in lengths:
+        rank = ranks[lengths.index(None)]
+        raise _too_small(rank, replace(limits, max_model_len=1), needed, ranks, None)
+    return limits.with_length(min(n for n in lengths if n))
+
+
+def _check(
+    rank: Admission, limits: RequestLimits, needed: tuple[int, ...], ranks: Sequence[Admission]
+) -> None:
+    nothing = rank.pool.is_empty and rank.rules.empty_rank == "allowed"
+    if nothing or not rank.pool.groups:
+        return
+    if rank.usable <= 0:
+        raise _too_small(rank, limits, needed, ranks, None)
+    if not rank.fits(limits):
+        raise _too_small(rank, limits, needed, ranks, rank.longest(limits))
+
+
+def _too_small(
+    rank: Admission,
+    limits: RequestLimits,
+    needed: tuple[int, ...],
+    ranks: Sequence[Admission],
+    longest: int | None,
+) -> DoesNotFit:
+    """What one request needs, what is there, the longest that fits, and what helps."""
+    have = max(0, rank.usable)
+    fitting = have // (rank.pool.bytes_per_block or 1)
+    where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
+    needs = (
+        f"scheduler.max_model_len: one request of {count(limits.max_model_len, 'token')} needs "
+        f"{count(rank.blocks(limits), 'block')} ({size(rank.required_bytes(limits))}){where}, "
+        f"{fitting:,} {'fits' if fitting == 1 else 'fit'} ({size(have)})."
+    )
+    return DoesNotFit(
+        f"{needs} {_advice(rank, limits, ranks, longest)}",
+        needed_bytes=needed,
+        available_bytes=tuple(each.memory for each in ranks),
+        longest_len=longest,
+    )
+
+
+def _advice(
+    rank: Admission, limits: RequestLimits, ranks: Sequence[Admission], longest: int | None
+) -> str:
+    ways = []
+    if longest:
+        everywhere = [each.longest(limits) for each in ranks]
+        shortest = min((n for n in everywhere if n), default=longest)
+        ways.append(f"Lower it to {shortest:,}")
+    if batch := smaller_batch(ranks, limits):
+        ways.append(f"lower scheduler.max_num_batched_tokens to {batch:,}")
+    ways.append(f"raise {rank.knob}")
+    line = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return line if longest else f"No length fits: {line}"
+
+
+def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | None:
+    """The largest halving of max_num_batched_tokens (down to 256) with which the whole length fits
+    on every rank: tokens in flight are held beside a window. None if no batch budget does it."""
+    batch = limits.max_num_batched_tokens // 2
+    while batch >= 256:
+        if all(rank.fits(replace(limits, max_num_batched_tokens=batch)) for rank in ranks):
+            return batch
+        batch //= 2
+    return None
+
+
+def size(num_bytes: int) -> str:
+    """Bytes as a person reads them: 96.0 MiB."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:,.1f} {unit}"
+    return f"{num_bytes:,} bytes"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 block`, `511 blocks`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,89 @@
+"""plan(): layers, limits and memory in, Plan out. No config files, no device, no torch.
+
+>>> from kvpipe.stages.grouping.planning import plan
+>>> from kvpipe.specs.base import CacheLayer, RequestLimits
+>>> from kvpipe.specs.full import FullAttentionSpec
+>>> spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
+>>> layers = [CacheLayer(name=f"model.layers.{i}.self_attn.attn", spec=spec) for i in range(32)]
+>>> limits = RequestLimits(max_model_len=8176, max_num_batched_tokens=2048)
+>>> plan(layers, limits, 2**30).num_blocks
+512
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvpipe.cache.plan import Plan
+from kvpipe.engines.base import EngineRules
+from kvpipe.engines.kvpipe import PLUGIN as KVPIPE
+from kvpipe.engines.vllm_0_17 import PLUGIN as VLLM_0_17
+from kvpipe.engines.vllm_0_33 import PLUGIN as VLLM_0_33
+from kvpipe.errors import ConfigError, Problem, did_you_mean
+from kvpipe.specs.base import CacheLayer, RequestLimits
+from kvpipe.stages.grouping.base import GroupingRequest
+from kvpipe.stages.grouping.hybrid import make_plan
+
+COMPARED = (VLLM_0_17, VLLM_0_33)
+
+
+def plan(
+    layers: Sequence[CacheLayer] | Sequence[Sequence[CacheLayer]],
+    limits: RequestLimits,
+    memory: int | Sequence[int],
+    *,
+    rules: EngineRules = KVPIPE,
+    fit: bool = False,
+    disable_hybrid_kv_cache_manager: bool = False,
+    num_gpu_blocks_override: int | None = None,
+    kv_cache_layout: str | None = None,
+    max_num_seqs: int | None = None,
+    compared: Sequence[EngineRules] = COMPARED,
+) -> Plan:
+    """How `memory` bytes become blocks for these layers under an engine's rules.
+
+    layers: CacheLayers of one rank, or a list of them for each rank. memory: bytes for the cache of
+    every rank, or one figure a rank. fit: max_model_len is lowered to the longest that fits.
+    kv_cache_layout: axes of one backing allocation, outermost first (engines that make one).
+    max_num_seqs: requests the scheduler may run at once; only a note depends on it.
+    compared: engines whose capacity lines stand beside the plan's own, in Plan.printed.
+    Raises ConfigError (the request is wrong) and DoesNotFit (too little memory, with the longest
+    length that fits).
+    """
+    ranks = _ranks(layers)
+    given = (memory,) * len(ranks) if isinstance(memory, int) else tuple(memory)
+    layout = kv_cache_layout or EngineRules.LAYOUTS[0]
+    problems = []
+    if len(given) != len(ranks):
+        problems.append(
+            Problem("memory", f"one figure for each of {len(ranks)} ranks", f"{len(given)}")
+        )
+    if layout not in EngineRules.LAYOUTS:
+        hint = did_you_mean(layout, EngineRules.LAYOUTS)
+        problems.append(Problem("placement", "an order of the axes L, B, N, H, C", layout, hint))
+    if problems:
+        raise ConfigError(problems)
+    return make_plan(
+        GroupingRequest(
+            ranks=ranks,
+            limits=limits,
+            memory=given,
+            rules=rules,
+            fit=fit,
+            disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
+            num_gpu_blocks_override=num_gpu_blocks_override,
+            kv_cache_layout=layout,
+            max_num_seqs=max_num_seqs,
+            compared=tuple(compared),
+        )
+    )
+
+
+def _ranks(
+    layers: Sequence[CacheLayer] | Sequence[Sequence[CacheLayer]],
+) -> tuple[tuple[CacheLayer, ...], ...]:
+    """One tuple of layers a rank; a flat list is one rank."""
+    flat = [layer for layer in layers if isinstance(layer, CacheLayer)]
+    if len(flat) == len(layers):
+        return (tuple(flat),)
+    return tuple(tuple(rank) for rank in layers if not isinstance(rank, CacheLayer))

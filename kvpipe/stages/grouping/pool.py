@@ -1,0 +1,206 @@
+"""Memory -> blocks -> tensors: two ways to lay groups over one pool of block ids.
+
+tensors: as many as the longest group has layers; tensor i holds the i-th layer of each group.
+one allocation: a block is as wide as the widest group; each group lays its layers over it anew.
+Either way a block id belongs to one group at a time, so groups may overlay the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, LayerPages
+from kvpipe.engines.base import EngineRules
+from kvpipe.specs.base import KVCacheSpec
+from kvpipe.stages.grouping._problems import refuse
+
+Groups = Sequence[KVCacheGroupSpec]
+
+
+def on_rank(groups: Groups, names: frozenset[str]) -> tuple[KVCacheGroupSpec, ...]:
+    """Every group, with the layers of this rank only; a group may become empty and still counts."""
+    kept = [tuple(name for name in group.layer_names if name in names) for group in groups]
+    return tuple(
+        replace(group, layer_names=mine, spec=group.spec.for_layers(mine))
+        for group, mine in zip(groups, kept, strict=True)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """The groups of one rank over one pool. layout: axes of the one allocation, outermost first."""
+
+    groups: tuple[KVCacheGroupSpec, ...]
+    rules: EngineRules
+    layout: str
+
+    @property
+    def is_one_allocation(self) -> bool:
+        return self.rules.pool == "one_allocation"
+
+    @property
+    def group_size(self) -> int:
+        """Layers of the longest group here."""
+        return max((len(group.layer_names) for group in self.groups), default=0)
+
+    @property
+    def is_uniform(self) -> bool:
+        """One group whose layers have pages of their own sizes."""
+        return len(self.groups) == 1 and self.groups[0].spec.sums_pages
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is stored here, although other ranks may store something."""
+        return not self.group_size and not any(g.spec.sums_pages for g in self.groups)
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block id across the pool of this rank."""
+        if not self.groups:
+            return 0
+        if self.is_one_allocation:
+            return max(group_bytes(group) for group in self.groups)
+        page = self.groups[0].spec.page_size_bytes
+        return page if self.is_uniform else page * self.group_size
+
+    def num_blocks(self, memory: int) -> int | None:
+        """Blocks that `memory` bytes hold; None: as many as one likes, nothing is stored here."""
+        return max(0, memory) // self.bytes_per_block if self.bytes_per_block else None
+
+    def config(self, num_blocks: int, with_tensors: bool = True) -> KVCacheConfig:
+        """with_tensors False: the counts alone, for capacity lines."""
+        tensors = self._one_allocation if self.is_one_allocation else self._tensors
+        return KVCacheConfig(
+            num_blocks=num_blocks,
+            tensors=tensors(num_blocks) if self.groups and with_tensors else (),
+            groups=self.groups,
+            bytes_per_block=self.bytes_per_block,
+        )
+
+    def _tensors(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
+        if self.is_uniform:
+            group = self.groups[0]
+            sharing: list[tuple[str, ...]] = [(name,) for name in group.layer_names]
+            pages = [group.layer_spec(name).page_size_bytes for name in group.layer_names]
+        else:
+            sharing = [
+                tuple(g.layer_names[i] for g in self.groups if i < len(g.layer_names))
+                for i in range(self.group_size)
+            ]
+            pages = [self.groups[0].spec.page_size_bytes] * self.group_size
+        return tuple(
+            KVCacheTensor(
+                size_bytes=page * num_blocks,
+                pages=tuple(LayerPages(layer=n, offset=0, block_stride=page) for n in names),
+            )
+            for names, page in zip(sharing, pages, strict=True)
+        )
+
+    def _one_allocation(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
+        width = self.bytes_per_block
+        if not width:
+            return ()
+        pages = [page for group in self.groups for page in self._overlay(group, num_blocks, width)]
+        return (KVCacheTensor(size_bytes=width * num_blocks, pages=tuple(pages)),)
+
+    def _overlay(self, group: KVCacheGroupSpec, num_blocks: int, width: int) -> list[LayerPages]:
+        """The layers of one group from byte 0, spec by spec in order of appearance."""
+        pages: list[LayerPages] = []
+        per_layer = num_blocks if self.layout[0] == "L" else 1  # pages of a layer side by side
+        start = 0
+        for spec, names in layer_runs(group):
+            page = spec.page_size_bytes
+            heads = _heads_apart(spec, self.layout)
+            run = page * per_layer
+            layer_stride = run if self.layout != "BHLNC" else page // heads
+            block_stride = width if self.layout[0] == "B" else page // heads
+            head_stride = None
+            if "H" in self.layout[:2]:
+                head_stride = run // heads * (len(names) if self.layout == "BHLNC" else 1)
+            pages += [
+                LayerPages(
+                    layer=name,
+                    offset=start + i * layer_stride,
+                    block_stride=block_stride,
+                    layer_stride=layer_stride,
+                    head_stride=head_stride,
+                )
+                for i, name in enumerate(names)
+            ]
+            start += run * len(names)
+        return pages
+
+
+def group_bytes(group: KVCacheGroupSpec) -> int:
+    """Bytes that the pages of all layers of a group take in one block."""
+    if group.spec.sums_pages:
+        return group.spec.page_size_bytes
+    return group.spec.page_size_bytes * len(group.layer_names)
+
+
+def layer_runs(group: KVCacheGroupSpec) -> list[tuple[KVCacheSpec, list[str]]]:
+    """The stored layers of a group by spec, both in order of appearance."""
+    names = group.spec.stored_layers(group.layer_names)
+    if not group.spec.sums_pages:
+        return [(group.spec, list(names))] if names else []
+    runs: dict[KVCacheSpec, list[str]] = {}
+    for name in names:
+        runs.setdefault(group.layer_spec(name), []).append(name)
+    return list(runs.items())
+
+
+def _heads_apart(spec: KVCacheSpec, layout: str) -> int:
+    """Pieces of a page where heads lie outside layers or blocks; 1 where a page is one run."""
+    if "H" not in layout[:2]:
+        return 1
+    heads = max(array.num_heads for array in spec.page_arrays())
+    if heads > 1 and spec.page_size_bytes != spec.real_page_size_bytes:
+        raise refuse(
+            "placement",
+            "layers and blocks outside heads, where pages are padded",
+            f"{layout} with {spec.kind} pages of {heads} heads padded to "
+            f"{spec.page_size_bytes:,} bytes",
+            "choose placement=lbnhc",
+            reference="AssertionError",
+            stage="configs",
+        )
+    return heads
+
+
+def check_pool(pool: Pool) -> None:
+    """ConfigError where the engine's pool cannot hold these groups at all, whatever the memory."""
+    if pool.is_empty and pool.groups and pool.rules.empty_rank == "refused":
+        raise _empty_rank(pool)
+    if pool.is_one_allocation and not pool.is_empty:
+        pages = {spec.page_size_bytes for group in pool.groups for spec, _ in layer_runs(group)}
+        if len(pages) > 1 and _cannot_mix(pool):
+            raise refuse(
+                "placement",
+                "blocks outermost, then layers, where groups' pages differ in size",
+                f"{pool.layout} with pages of {', '.join(f'{p:,}' for p in sorted(pages))} bytes",
+                "choose placement=blnhc",
+                reference="ValueError",
+                stage="configs",
+            )
+
+
+def _cannot_mix(pool: Pool) -> bool:
+    """Pages of several sizes need L and B outermost, and with several groups B first."""
+    outermost = set(pool.layout[:2]) == {"L", "B"}
+    return not outermost or (len(pool.groups) > 1 and pool.layout[0] != "B")
+
+
+def _empty_rank(pool: Pool) -> Exception:
+    if not pool.is_one_allocation or pool.layout[0] == "B":
+        reference = "AssertionError"
+    else:
+        reference = "ValueError" if _cannot_mix(pool) else "ZeroDivisionError"
+    return refuse(
+        "parallel.pipeline_parallel_size",
+        f"a layer that stores something on every rank (under engine={pool.rules.name})",
+        "a rank without any",
+        "use fewer stages, or engine=kvpipe",
+        reference=reference,
+        stage="configs",
+    )
