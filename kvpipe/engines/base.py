@@ -62,6 +62,7 @@ class EngineRules:
     bucket_by: Literal["equal", "merge"] = "equal"
     # Buckets are padded to the largest when it is less than this many times the smallest.
     padding_threshold: float = 1.25
+    layers_per_group: int | None = None  # this many instead, where whoever plans chooses
     states_of_one_type: Literal["any_page", "equal_pages"] = "any_page"
     promotion_takes_block_size: bool = True  # of the full layers, by layers promoted to join them
     # Pages that differ in size. refuse: they must divide the largest. pad_states: states are padded

@@ -255,6 +255,7 @@ RULES: tuple[Row, ...] = (
         "0.20.0 checks the profiled memory, 0.21.0 what the blocks take",
         certain=True,
     ),
+    Row(rule="layers_per_group", value=None, source="every release decides it by its buckets"),
     Row(rule="empty_rank", value="refused", source=_READ),
     Row(rule="window_conflict", value="refused", source=_READ),
     Row(rule="request_bound", value="max_blocks", source=_READ),

@@ -27,7 +27,9 @@ def ask(environment: Environment, questions: Sequence[Json], processes: int = 1)
             asked.write_text("\n".join(map(json.dumps, todo)))
             said.write_text("")
             command = [str(environment.python), str(PROBE), str(asked), str(said)]
-            done = subprocess.run(command, env=variables, capture_output=True, text=True, cwd=folder)
+            done = subprocess.run(
+                command, env=variables, capture_output=True, text=True, cwd=folder
+            )
             found = [json.loads(line) for line in said.read_text().splitlines()]
             answers |= {answer["name"]: answer for answer in found}
             todo = todo[len(found) :]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import kvpipe
+from kvpipe.cache.plan import KVCacheGroupSpec
 from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Result
-from kvpipe.specs.base import KVCacheSpec
 from tools.live.cases import Case
 
 Json = dict[str, Any]
@@ -91,11 +91,7 @@ def _of(result: Result) -> Json:
         "max_num_batched_tokens": plan.limits.max_num_batched_tokens,
         "num_blocks": plan.num_blocks,
         "groups": [
-            {
-                "layers": list(group.layer_names),
-                **_spec(group.layer_spec(group.layer_names[0]) if group.layer_names else group.spec),
-            }
-            for group in rank.config.groups
+            {"layers": list(group.layer_names), **_spec(group)} for group in rank.config.groups
         ],
         "pages": [
             [page.layer, tensor.size_bytes, page.offset, page.block_stride]
@@ -106,5 +102,8 @@ def _of(result: Result) -> Json:
     }
 
 
-def _spec(spec: KVCacheSpec) -> Json:
+def _spec(group: KVCacheGroupSpec) -> Json:
+    """Of the group's first layer: what the engine's scheduler plans with."""
+    names = group.layer_names
+    spec = group.layer_spec(names[0]) if names else group.spec
     return {"kind": spec.kind, "block_size": spec.block_size, "page_size": spec.page_size_bytes}

@@ -4,7 +4,7 @@
 python tools/live/setup.py vllm-0.32.0 vllm-0.28.0 llama-cpp transformers
 python tools/live/setup.py                      # says which there are, and which stand
 
-They stand in $KVPIPE_LIVE_DIR or ~/.cache/kvpipe-live. Exit 2: a name that is not known; 1: not made.
+They stand in $KVPIPE_LIVE_DIR or ~/.cache/kvpipe-live. Exit 2: an unknown name; 1: not made.
 """
 
 from __future__ import annotations

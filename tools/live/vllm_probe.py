@@ -132,7 +132,10 @@ def printed(config: Any, planned: Any) -> Json:
     capacity = getattr(utils, "get_kv_cache_capacity", None)
     if capacity is None:
         concurrency = utils.get_max_concurrency_for_kv_cache_config(config, planned)
-        return {"tokens": int(concurrency * config.model_config.max_model_len), "concurrency": concurrency}
+        return {
+            "tokens": int(concurrency * config.model_config.max_model_len),
+            "concurrency": concurrency,
+        }
     tokens, concurrency = capacity(config, planned)
     return {"tokens": tokens, "concurrency": concurrency}
 
