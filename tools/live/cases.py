@@ -18,12 +18,14 @@ MIB = 2**20
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """One choice in both languages. overrides: of kvpipe; arguments: of the engine. processes:
-    that the engine starts (more than one: its workers are processes of their own)."""
+    that the engine starts (more than one: its workers are processes of their own). from_serve_line:
+    the engine is given the `vllm serve` line that kvpipe prints, and nothing else."""
 
     name: str
     overrides: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     processes: int = 1
+    from_serve_line: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,8 @@ PP2 = Setting(
     name="pp 2", overrides=("parallel=pp2",), arguments={"pipeline_parallel_size": 2}, processes=2
 )
 
+SERVED = Setting(name="from the serve line", from_serve_line=True)
+
 _HYBRIDS = ("gemma3-10-4", "gemma3-4-3", "gpt-oss", "llama4")
 _WITH_STATES = ("bamba", "granite4", "qwen3-next", "lfm2", "jamba")
 
@@ -125,6 +129,8 @@ def cases() -> Iterator[Case]:
     for name in ("bamba", "qwen3-next"):
         yield Case(model=MODELS[name], setting=_block(32), memory_bytes=64 * MIB)
         yield Case(model=MODELS[name], setting=_block(256), memory_bytes=64 * MIB)
+    for name in ("llama", "gemma3-10-4", "mistral-window", "gpt-oss", "bamba", "deepseek-v2"):
+        yield Case(model=MODELS[name], setting=SERVED, memory_bytes=64 * MIB)
     for setting in (TP2, PP2):
         for name in ("llama", "gemma3-10-4"):
             yield Case(model=MODELS[name], setting=setting, memory_bytes=64 * MIB)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -40,10 +39,10 @@ def ask(environment: Environment, questions: Sequence[Json], processes: int = 1)
 
 
 def _in_process(processes: int) -> Mapping[str, str]:
-    threads = str(max(1, (os.cpu_count() or 2) // processes))
+    """One thread an engine: tiny models gain nothing from more, and waiting threads burn cores."""
     return {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if processes == 1 else "1",
-        "OMP_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": "1",
     }
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def installed_in(folder: Path) -> str:
-    """PYTHONPATH under which kvpipe and its entry points are found. folder: to write metadata in."""
+    """PYTHONPATH under which kvpipe and its entry points are found. folder: for the metadata."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     metadata = folder / f"kvpipe-{project['version']}.dist-info"
     metadata.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import kvpipe
+from kvpipe.answers.serve_line import line_of
 from kvpipe.cache.plan import KVCacheGroupSpec
 from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Result
@@ -32,22 +33,13 @@ def overrides_of(case: Case, folder: Path, version: str, memory_bytes: int) -> l
     ]
 
 
-def said(case: Case, folder: Path, version: str) -> Json:
-    """The plan, or the refusal; `memories`: just below, at and above one request."""
+def said(case: Case, folder: Path, version: str, memories: Sequence[int]) -> Json:
+    """The plan, or the refusal. memories: further ones, as the engine was asked about them."""
     found = _planned(overrides_of(case, folder, version, case.memory_bytes))
     if isinstance(found, str):
-        return {"started": False, "error": found, "memories": [], "others": []}
-    memories = around_one_request(found)
-    return {**_of(found), "memories": memories, "others": [_other(found, m) for m in memories]}
-
-
-def around_one_request(result: Result) -> list[int]:
-    """Bytes: one fewer than a request of the full length needs, exactly those, one block more."""
-    rank = max(result.plan.ranks, key=lambda rank: rank.required_bytes)
-    rules = result.prepared.config.plugins["engine"].make()
-    width = rank.config.bytes_per_block
-    least = rank.required_bytes + (width if rules.reserves_null_block else 0)
-    return [least - 1, least, least + width]
+        return {"started": False, "error": found, "others": []}
+    others = [_other(found, memory) for memory in memories]
+    return {**_of(found), "others": others, "serve": line_of(found)}
 
 
 def _planned(overrides: Sequence[str]) -> Result | str:

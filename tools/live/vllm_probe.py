@@ -57,19 +57,36 @@ def answer(case: Json) -> Json:
 
 
 def started(case: Json) -> Json:
-    from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    engine = LLMEngine.from_engine_args(EngineArgs(**case["arguments"]), usage_context=usage(case))
+    engine = LLMEngine.from_engine_args(engine_arguments(case), usage_context=usage(case))
     core = engine.engine_core.engine_core
     config, planned = core.vllm_config, core.scheduler.kv_cache_config
     answer: Json = {"started": True, **settings(config), **of_plan(planned)}
     answer["printed"] = printed(config, planned)
     specs = core.model_executor.get_kv_cache_specs()
-    answer["others"] = [replanned(config, specs, memory) for memory in case.get("memories", ())]
+    least = least_memory(config, specs, case["memory_bytes"])
+    around = [least - 1, least, least + least // 8]
+    answer["others"] = [replanned(config, specs, memory) for memory in around if memory]
     with contextlib.suppress(Exception):
         engine.engine_core.shutdown()
     return answer
+
+
+def engine_arguments(case: Json) -> Any:
+    """Of the engine: as they are, or read from a line of `vllm serve` by the release itself."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    if "serve" not in case:
+        return EngineArgs(**case["arguments"])
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+    read = parser.parse_args(case["serve"])
+    found = AsyncEngineArgs.from_cli_args(read)
+    known = {name: getattr(found, name) for name in EngineArgs.__dataclass_fields__}
+    return EngineArgs(**known)
 
 
 def usage(case: Json) -> Any:
@@ -138,6 +155,20 @@ def printed(config: Any, planned: Any) -> Json:
         }
     tokens, concurrency = capacity(config, planned)
     return {"tokens": tokens, "concurrency": concurrency}
+
+
+def least_memory(config: Any, specs: list[Any], enough: int) -> int:
+    """Bytes with which the engine's planner starts, one fewer and it refuses; 0: none do."""
+    low, high = 0, enough  # low is refused
+    if not replanned(config, specs, high)["started"]:
+        return 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if replanned(config, specs, middle)["started"]:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def replanned(config: Any, specs: list[Any], memory: int) -> Json:
