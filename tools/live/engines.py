@@ -16,7 +16,17 @@ Json = dict[str, Any]
 
 
 def ask(environment: Environment, questions: Sequence[Json], processes: int = 1) -> dict[str, Json]:
-    """Answers by name. processes 1: engines live in the probe's own process, one after another."""
+    """Answers by name. processes 1: engines live in the probe's own process, one after another;
+    one with a draft leaves its process unfit for others, and has its own."""
+    alone = [[question] for question in questions if question["is_alone"]]
+    together = [question for question in questions if not question["is_alone"]]
+    answers: dict[str, Json] = {}
+    for part in filter(None, (together, *alone)):
+        answers |= _ask(environment, part, processes)
+    return answers
+
+
+def _ask(environment: Environment, questions: Sequence[Json], processes: int) -> dict[str, Json]:
     answers: dict[str, Json] = {}
     todo = list(questions)
     variables = {**environment.environ(), **_in_process(processes)}

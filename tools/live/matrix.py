@@ -15,7 +15,7 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ ALWAYS_IN_WORDS = ("--load-format", "dummy", "--skip-tokenizer-init", "--enforce
 def question(case: Case, folder: Path, draft: Path | None, version: str) -> Json:
     """What the engine is asked: the same settings in its own words, or kvpipe's own line."""
     asked: Json = {"name": case.name, "memory_bytes": case.memory_bytes, "usage": "server"}
+    asked["is_alone"] = "speculative_config" in case.arguments
     if case.setting.from_serve_line:
         line = said(case, folder, version, ())["serve"]
         command, verb, *words = shlex.split(line)
@@ -67,9 +68,9 @@ def answers_of(name: str, chosen: Sequence[Case], folders: dict[str, Path], scra
     return found
 
 
-def run(name: str, only: str) -> Json:
-    """What the engine answered, as it is kept."""
-    chosen = [case for case in cases() if only in case.name]
+def run(name: str, only: str, known: Collection[str]) -> Json:
+    """What the engine answered, as it is kept; known: cases that need no answer."""
+    chosen = [case for case in cases() if only in case.name and case.name not in known]
     with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as scratch:
         folders = {case.model.name: case.model.write(Path(scratch)) for case in chosen}
         found = answers_of(name, chosen, folders, Path(scratch))
@@ -101,16 +102,18 @@ def main(argv: Sequence[str]) -> int:
     vllms = [name for name in ENVIRONMENTS if name.startswith("vllm")]
     parser.add_argument("engines", nargs="*", choices=vllms)
     parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--missing", action="store_true", help="cases without a kept answer")
     parser.add_argument("--page", action="store_true", help="write the page from kept answers")
     asked = parser.parse_args(argv)
     if command := missing(asked.engines):
         print(f"make the environment first: {command}")
         return 2
     for name in asked.engines:
-        found = run(name, asked.only)
         path = kept_answers(name)
-        if asked.only and path.exists():
-            found["answers"] = json.loads(path.read_text())["answers"] | found["answers"]
+        keeps = path.exists() and (asked.only or asked.missing)
+        before = json.loads(path.read_text())["answers"] if keeps else {}
+        found = run(name, asked.only, before if asked.missing else ())
+        found["answers"] = before | found["answers"]
         path.write_text(json.dumps(found, indent=1))
     records: dict[str, tuple[str, list[Json]]] = {}
     for name in asked.engines or vllms:

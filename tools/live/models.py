@@ -497,6 +497,7 @@ def _states() -> list[Model]:
                 use_mem_rope=True,
                 use_shared_attention_adapter=False,
                 use_shared_mlp_adapter=True,
+                hidden_act="gelu",
             ),
         ),
         (
@@ -507,6 +508,7 @@ def _states() -> list[Model]:
                 "lfm2",
                 layer_types=["conv", "conv", "full_attention", "conv"],
                 conv_L_cache=3,
+                conv_dim=128,
                 conv_bias=False,
                 block_dim=128,
                 block_ff_dim=128,
