@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kvpipe.engines.base import EngineRules
+from kvpipe.specs.base import Stores
 
 Version = tuple[int, int, int]
 READ: tuple[Version, ...] = ((0, 17, 0), (0, 33, 0))  # planning was read and checked in these
@@ -64,19 +65,21 @@ _MLA_0_17 = frozenset(
         "alignment",
     }
 )
-_MERGE_0_17: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"full": _FULL_0_17, "sink": _FULL_0_17, "mla": _MLA_0_17}
+_FULL = Stores(every_token=True)  # with or without sinks
+_MLA = Stores(latent=True, every_token=True)
+_MLA_WINDOW = Stores(latent=True)
+_MERGE_0_17: Mapping[Stores, frozenset[str]] = MappingProxyType(
+    {_FULL: _FULL_0_17, _MLA: _MLA_0_17}
 )
-_MERGE_0_27: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"full": _FULL_0_17, "sink": _FULL_0_17, "mla": frozenset({"alignment", "head_size_v"})}
+_MERGE_0_27: Mapping[Stores, frozenset[str]] = MappingProxyType(
+    {_FULL: _FULL_0_17, _MLA: frozenset({"alignment", "head_size_v"})}
 )
 _FULL_0_33 = frozenset({"kind", "sink_len"})
-_MERGE_0_33: Mapping[str, frozenset[str]] = MappingProxyType(
+_MERGE_0_33: Mapping[Stores, frozenset[str]] = MappingProxyType(
     {
-        "full": _FULL_0_33,
-        "sink": _FULL_0_33,
-        "mla": frozenset({"alignment"}),
-        "sliding_mla": _MLA_0_17 - {"tokens_per_state", "dcp_sharded"},
+        _FULL: _FULL_0_33,
+        _MLA: frozenset({"alignment"}),
+        _MLA_WINDOW: _MLA_0_17 - {"tokens_per_state", "dcp_sharded"},
     }
 )
 
@@ -153,6 +156,15 @@ RULES: tuple[Row, ...] = (
         certain=True,
     ),
     *_changed(
+        "mamba2_checkpoint_blocks",
+        0,
+        1,
+        (0, 32, 0),
+        "no such state in the Mamba-2 layer of 0.31.0, one in that of 0.32.0 (granite4, falcon-h1 "
+        "and nemotron-h were started)",
+        certain=True,
+    ),
+    *_changed(
         "encoder_only",
         "first_refused",
         "refused",
@@ -216,9 +228,9 @@ RULES: tuple[Row, ...] = (
         certain=False,
     ),
     *_changed(
-        "unpaddable_kinds",
+        "unpaddable",
         frozenset(),
-        frozenset({"mla"}),
+        frozenset({_MLA}),
         (0, 27, 0),
         "what happens instead (windows promoted) is in 0.27.0 and not in 0.26.0",
         certain=True,

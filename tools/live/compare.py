@@ -57,17 +57,20 @@ def _numbers(ours: Json, theirs: Json) -> Iterator[str]:
 
 
 def _groups(ours: Json, theirs: Json) -> list[str]:
-    mine, other = map(_in_short, (ours["groups"], theirs["groups"]))
+    layers = {layer_number(name) for group in ours["groups"] for name in group["layers"]}
+    total = max(layers, default=0) + 1
+    mine, other = (_in_short(groups, total) for groups in (ours["groups"], theirs["groups"]))
     return [] if mine == other else [f"groups: kvpipe {mine}, the engine {other}"]
 
 
-def _in_short(groups: list[Json]) -> list[Any]:
+def _in_short(groups: list[Json], num_layers: int) -> list[Any]:
+    """Where a layer has attention and a state, the engine numbers the states on."""
     return [
         [
             KINDS.get(group["kind"], group["kind"]),
             group["block_size"],
             group["page_size"],
-            *[layer_number(name) for name in group["layers"]],
+            *[layer_number(name) % num_layers for name in group["layers"]],
         ]
         for group in groups
     ]

@@ -9,6 +9,7 @@ from typing import Any
 import kvpipe
 from kvpipe.answers.serve_line import line_of
 from kvpipe.cache.plan import KVCacheGroupSpec
+from kvpipe.engines.versions import parse_version
 from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Result
 from tools.live.cases import Case
@@ -29,8 +30,17 @@ def overrides_of(case: Case, folder: Path, version: str, memory_bytes: int) -> l
         "scheduler=engine",
         f"cache.kv_cache_memory_bytes={memory_bytes}",
         *([f"scheduler.num_speculative_tokens={drafted}"] if drafted else []),
+        *_states_kept(case, version),
         *case.overrides,
     ]
+
+
+def _states_kept(case: Case, version: str) -> list[str]:
+    """From 0.26 on the engine caches prefixes of hybrids unless told otherwise: states at block
+    boundaries are kept. kvpipe plans none unless asked."""
+    is_hybrid = "hybrid" in case.model.kind or "beside attention" in case.model.kind
+    keeps = is_hybrid and parse_version(version) >= (0, 26, 0)
+    return ["cache.mamba_cache_mode=align"] if keeps else []
 
 
 def said(case: Case, folder: Path, version: str, memories: Sequence[int]) -> Json:

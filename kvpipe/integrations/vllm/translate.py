@@ -106,6 +106,7 @@ def _states(spec: Any) -> KVCacheSpec:
         mamba_type=str(getattr(spec.mamba_type, "value", spec.mamba_type)),
         mamba_cache_mode=spec.mamba_cache_mode,
         num_speculative_blocks=spec.num_speculative_blocks,
+        num_prefill_checkpoint_blocks=getattr(spec, "num_prefill_checkpoint_blocks", 0),
     )
 
 
@@ -135,7 +136,7 @@ _KINDS: Mapping[str, _Kind] = {
     "MambaSpec": _Kind(
         taken=(
             *("block_size", "shapes", "dtypes", "page_size_padded", "mamba_type"),
-            *("mamba_cache_mode", "num_speculative_blocks"),
+            *("mamba_cache_mode", "num_speculative_blocks", "num_prefill_checkpoint_blocks"),
         ),
         make=_states,
     ),
