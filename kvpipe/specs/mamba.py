@@ -135,6 +135,9 @@ class MambaSpec(KVCacheSpec):
             mamba_type=str(geometry.get("mamba_type", "mamba1")),
             mamba_cache_mode=context.mamba_cache_mode,
             num_speculative_blocks=context.num_speculative_blocks,
+            num_prefill_checkpoint_blocks=(
+                context.mamba2_checkpoint_blocks if geometry.get("mamba_type") == "mamba2" else 0
+            ),
         )
 
     @classmethod
