@@ -180,6 +180,7 @@ RULES: tuple[Row, ...] = (
         "in the bound of 0.25.0, not in that of 0.26.0",
         certain=True,
     ),
+    Row(rule="holes", value="refused", source="no release that was read has such a cache"),
     Row(rule="merge_ignores", value=_MERGE_0_17, until=(0, 27, 0), source=_READ),
     Row(
         rule="merge_ignores",
