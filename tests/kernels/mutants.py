@@ -153,7 +153,7 @@ def killer(mutant: Mutant) -> str:
         assert mutant.old in text, f"{mutant.name}: {mutant.file} no longer says {mutant.old!r}"
         target.write_text(text.replace(mutant.old, mutant.new))
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--no-header",
+            [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-rfE", "--no-header",
              "-p", "no:cacheprovider", *(str(HERE / suite) for suite in SUITES)],
             cwd=folder, capture_output=True, text=True, check=False,
             env={**os.environ, "PYTHONPATH": folder, "XDG_CACHE_HOME": folder, "CXXFLAGS": "-O1"},
