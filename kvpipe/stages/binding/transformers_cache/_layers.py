@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import ArrayView
 from kvpipe.stages.binding.transformers_cache._store import GatherTable, PagedStore
 
@@ -134,12 +135,26 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
     ) -> tuple[Any, Any]:
         """Write the step's K and V; return those of every column that a query may see."""
         num_columns = key_states.shape[-2]
+        self._check_columns(num_columns)
         length, first = self.get_mask_sizes(num_columns)
         self._write(key_states, value_states)
         self.stored += num_columns
         if self.direct:
             return self._hand_over(key_states, value_states, first, kwargs.get("kwargs"))
         return self.read(first, first + length)
+
+    def _check_columns(self, found: int) -> None:
+        """A decoder that puts tokens of its own before the prompt (images) has no mask for them."""
+        expected = self.store.current().num_columns
+        if found != expected:
+            raise ConfigError(
+                Problem(
+                    "binding",
+                    f"a decoder that stores the {expected} columns it is given",
+                    f"{found} columns in {self.arrays.layer}",
+                    "transformers' own cache is needed for this input",
+                )
+            )
 
     def _write(self, keys: Any, values: Any) -> None:
         pads = self.store.current().pads
