@@ -7,7 +7,7 @@ from kvpipe.engines.serve import has_flag, serve_line
 from kvpipe.engines.versions import NEWEST, parse_version
 from kvpipe.pipeline import Result
 from kvpipe.request.config import RunConfig
-from kvpipe.specs.base import KVCacheSpec
+from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec
 from kvpipe.stages.validation.base import ResolvedRun
 
 _WORDS = {"fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "fp8_ds_mla": "fp8_ds_mla"}
@@ -16,7 +16,7 @@ _WORDS = {"fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "fp8_ds_mla": "fp8_ds_
 def line_of(result: Result) -> str:
     """For the run's release, or the newest; "" where no flags say what was planned."""
     config, resolved, plan = result.prepared.config, result.prepared.resolved, result.plan
-    if plan.capacity is None or _is_what_if(config):
+    if plan.capacity is None or _is_what_if(config) or _cannot_load(resolved):
         return ""
     rules = config.plugins["engine"].make()
     version = rules.version or ".".join(map(str, NEWEST))
@@ -26,6 +26,14 @@ def line_of(result: Result) -> str:
     # A model read from a path is served from it: its name alone would be looked for on the Hub.
     model = getattr(config.plugins["model"].options, "path", None) or resolved.model.name
     return serve_line(model, _settings(config, resolved, plan), version)
+
+
+def _cannot_load(resolved: ResolvedRun) -> bool:
+    """On a CPU: more weights than memory. (On a GPU the weights are charged, and do not fit.)"""
+    model, device, parallel = resolved.model, resolved.device, resolved.parallel
+    served = DTYPE_BYTES[resolved.served_dtype]
+    weights = model.weight_bytes or (model.parameter_count or 0) * served
+    return device.type == "cpu" and weights > device.total_bytes * parallel.tp * parallel.pp
 
 
 def _is_what_if(config: RunConfig) -> bool:

@@ -28,6 +28,7 @@ import kvpipe
 from kvpipe.backends.host import HostBackend
 from kvpipe.errors import ConfigError
 from kvpipe.integrations.transformers import bind, layers_of
+from kvpipe.plugins import SPECS
 from kvpipe.specs.base import RequestLimits
 
 STORED = max(LENGTHS) + NEW_TOKENS - 1  # columns: the last token that is chosen is never stored
@@ -82,7 +83,9 @@ def test_the_plan_of_another_model_is_refused_layer_by_layer() -> None:
 
 def test_a_plan_that_forgets_too_early_is_refused() -> None:
     model = reference("mistral").model
-    layers = [replace(e, spec=e.spec.windowed(WINDOW - 9)) for e in layers_of(model, 8)]
+    layers = [
+        replace(e, spec=replace(e.spec, sliding_window=WINDOW - 9)) for e in layers_of(model, 8)
+    ]
     plan = kvpipe.plan(layers, RequestLimits(max_model_len=256, max_num_batched_tokens=64), 1 << 20)
     with pytest.raises(ConfigError, match=f"the last {WINDOW} tokens, got the last"):
         bind(model, plan)
@@ -91,7 +94,9 @@ def test_a_plan_that_forgets_too_early_is_refused() -> None:
 def test_a_plan_that_keeps_more_is_taken() -> None:
     """A window planned as full attention: more bytes, the same text."""
     case = reference("mistral")
-    layers = [replace(e, spec=e.spec.unbounded()) for e in layers_of(case.model, 8)]
+    layers = [
+        replace(e, spec=SPECS.get("full").what_if(e.spec, {})) for e in layers_of(case.model, 8)
+    ]
     plan = kvpipe.plan(
         layers, RequestLimits(max_model_len=256, max_num_batched_tokens=256), 4 << 20
     )

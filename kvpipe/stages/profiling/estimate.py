@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from kvpipe.engines.defaults import graphs_reserved
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.notes import Note
-from kvpipe.request.config import Bytes, parse_size
+from kvpipe.request.quantities import Bytes, parse_size
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
 from kvpipe.stages.profiling.base import (
     AsksMemory,

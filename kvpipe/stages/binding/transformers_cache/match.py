@@ -13,7 +13,7 @@ from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.probe.as_transformers import unbindable
 from kvpipe.models.probe.needs import KVNeed, LayerNeeds
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
 
 ROLES = ("attention", "cross", "state")
 
@@ -139,8 +139,10 @@ def too_short(
             first = max(0, computed - need.window + 1)
         if need.chunked and need.window is not None:
             first = computed // need.window * need.window
-        held = spec.resident(computed, 1, limits)
-        if held.start * spec.block_size > first:
-            reach = computed - held.start * spec.block_size + 1
+        held = held_at(spec, computed, 1, limits)
+        # A query reads an unbroken run of tokens, up to itself.
+        start = held[-1].start * spec.block_size if held else computed + 1
+        if start > first:
+            reach = computed - start + 1
             return f"the last {computed - first + 1} tokens", f"the last {reach}"
     return None

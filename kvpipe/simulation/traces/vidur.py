@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kvpipe.replay.traces.base import FileTrace, TraceRequest, whole
+from kvpipe.simulation.traces.base import FileTrace, TraceRequest, whole
 
 
 class VidurTrace(FileTrace):

@@ -11,9 +11,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from kvpipe.blocks import BlockManager, OutOfBlocks
-from kvpipe.replay.ledger import Ledger
-from kvpipe.replay.traces.base import TraceOptions
-from kvpipe.replay.traffic import Traffic, own_token
+from kvpipe.simulation.ledger import Ledger
+from kvpipe.simulation.traces.base import TraceOptions
+from kvpipe.simulation.traffic import Traffic, own_token
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from kvpipe.blocks import BlockManager
 from kvpipe.cache.plan import Capacity
-from kvpipe.replay.traffic import Traffic
+from kvpipe.simulation.traffic import Traffic
 
 MAX_POINTS = 2000  # of the plot; steps in between are summed up by their maximum
 

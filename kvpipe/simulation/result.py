@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvpipe.blocks import PoolStats
-from kvpipe.replay.ledger import Gap, Point
-from kvpipe.replay.serving import Counts, RanDry
+from kvpipe.simulation.ledger import Gap, Point
+from kvpipe.simulation.serving import Counts, RanDry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvpipe.replay.result import ReplayResult
+from kvpipe.simulation.result import ReplayResult
 from kvpipe.text.figures import count
 from kvpipe.text.lines import wrap
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import ClassVar
 
-from kvpipe.replay.traces.base import FileTrace, TraceRequest, whole
+from kvpipe.simulation.traces.base import FileTrace, TraceRequest, whole
 from kvpipe.specs.base import cdiv
 
 PREFIX_BLOCK = 512  # tokens

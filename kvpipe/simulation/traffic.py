@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvpipe.replay.traces.base import TraceRequest
+from kvpipe.simulation.traces.base import TraceRequest
 
 # Ids of made-up tokens. Below 2**31: a prompt's, each a third of the 63 bits of its block's prefix
 # id in turn, so that different ids differ within three tokens. From there on: one request's alone.

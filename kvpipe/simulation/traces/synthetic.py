@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kvpipe.replay.traces.base import MOST_TOKENS, Rate, Trace, TraceOptions, TraceRequest
-from kvpipe.request.config import Tokens
+from kvpipe.request.quantities import Tokens
+from kvpipe.simulation.traces.base import MOST_TOKENS, Rate, Trace, TraceOptions, TraceRequest
 
 
 class SyntheticTrace(Trace):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
-from kvpipe.replay.traces.base import FileTrace, TraceRequest, whole
+from kvpipe.simulation.traces.base import FileTrace, TraceRequest, whole
 
 
 class AzureTrace(FileTrace):

@@ -9,15 +9,15 @@ from kvpipe.blocks import BlockManager
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.registry import Registry
-from kvpipe.replay.ledger import Ledger
-from kvpipe.replay.result import ReplayResult
-from kvpipe.replay.serving import Counts, Serving
-from kvpipe.replay.traces.base import Trace, TraceOptions, TraceRequest
-from kvpipe.replay.traffic import Traffic
 from kvpipe.request.schema import check_section, shown
+from kvpipe.simulation.ledger import Ledger
+from kvpipe.simulation.result import ReplayResult
+from kvpipe.simulation.serving import Counts, Serving
+from kvpipe.simulation.traces.base import Trace, TraceOptions, TraceRequest
+from kvpipe.simulation.traffic import Traffic
 from kvpipe.text.figures import count
 
-TRACES: Registry[type[Trace]] = Registry("trace.name", "kvpipe.replay.traces", "kvpipe.traces")
+TRACES: Registry[type[Trace]] = Registry("trace.name", "kvpipe.simulation.traces", "kvpipe.traces")
 
 MOST_BLOCKS = 2**31  # block ids have 32 bits
 
