@@ -135,6 +135,7 @@ def test_fp8_weights_have_the_bytes_that_the_reader_counts() -> None:
     assert by_probe.weight_bytes < 2 * by_probe.parameter_count
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "said"),
     [
