@@ -41,7 +41,8 @@ def bind(
     BoundModel, whose `unbind()` takes the hooks off the model.
 
     mode: gather, direct, or auto (direct where the model can, which is tried). backend: what owns
-    the memory (torch on the model's device). buffers: memory that is allocated already.
+    the memory (host on a CPU with a compiler, else torch on the model's device). buffers: memory
+    that is allocated already.
     max_num_seqs: rows of a batch, at most. shuffle: seed of a random order in which block ids are
     handed out. ConfigError names what the plan and the model disagree on."""
     if mode not in MODES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,7 +11,7 @@ from weakref import WeakKeyDictionary
 from kvpipe.backends.base import Backend
 from kvpipe.blocks import BlockManager
 from kvpipe.cache.buffers import KVBuffers
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.models.probe.needs import LayerNeeds
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.allocation.base import AllocationRequest
@@ -161,8 +162,13 @@ def allocate(planned: PlannedCache, backend: Backend) -> KVBuffers:
 
 
 def backend_of(model: Any) -> Backend:
+    """The kernels where the model is on a CPU and they can be compiled here, else torch."""
+    from kvpipe.backends.host import HostBackend
     from kvpipe.backends.torch_ import TorchBackend
 
+    if model.device.type == "cpu" and not HostBackend.problems():
+        with suppress(KvpipeError):  # a cache folder that is not ours, a compiler that fails
+            return HostBackend()
     return TorchBackend(TorchBackend.Options(name="torch", device=str(model.device)))
 
 
