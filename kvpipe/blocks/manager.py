@@ -298,6 +298,12 @@ class BlockManager:
         return self.prefixes.enabled
 
     @property
+    def max_draft_tokens(self) -> int:
+        """Drafted tokens of one request and step that every group can take back."""
+        rooms = [table.draft_room(self.limits) for table in self.tables]
+        return min(rooms, default=self.limits.max_model_len)
+
+    @property
     def granule(self) -> int:
         """Tokens between two keys of a prefix: the gcd of the groups' block sizes."""
         return self.prefixes.granule
