@@ -518,14 +518,13 @@ def test_the_command_reports_and_writes_its_files(
     assert (folder / "blocks_over_time.svg").read_text().startswith("<svg")
 
 
-def test_the_command_reports_json_on_one_line(
+def test_the_command_reports_one_json_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["replay", "model=llama", "trace=synthetic", "trace.max_requests=5", "report=json"]
     assert main(words) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["counts"]["finished"] == 5
+    assert json.loads(capsys.readouterr().out)["counts"]["finished"] == 5
 
 
 def test_the_command_without_a_trace_is_a_wrong_request(

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.runs import Runs, has, num_indices
 
 # Columns of what `DecodePlan.at` returns, in tokens or table indices; -1 where there is none.
@@ -100,11 +101,11 @@ class DecodePlan:
         if self.ranks > 1:
             return computed + 1
         same, changed = computed, (computed // self.span + 1) * self.span
-        if held_at(self.spec, changed - 1, 1, self.limits) == want:
+        if self.spec.resident(changed - 1, 1, self.limits) == want:
             return changed
         while changed - same > 1:
             middle = (same + changed) // 2
-            if held_at(self.spec, middle, 1, self.limits) == want:
+            if self.spec.resident(middle, 1, self.limits) == want:
                 same = middle
             else:
                 changed = middle
@@ -118,4 +119,7 @@ class DecodePlan:
 
 def _ends(runs: Runs) -> list[int]:
     """The first two and last two indices of each run: enough to see whether it changed by one."""
-    return sorted({i for run in runs for i in (*run[:2], *run[-2:])})
+    ends: list[int] = []
+    for run in runs:
+        ends += run if len(run) < 5 else (run[0], run[1], run[-2], run[-1])
+    return ends

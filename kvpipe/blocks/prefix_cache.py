@@ -19,7 +19,7 @@ from kvpipe.blocks.hashing import PrefixChain
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.request import LiveRequest, PrefixStats
 from kvpipe.blocks.table import GroupTable
-from kvpipe.specs.base import held_at
+from kvpipe.specs.answers import held_at
 from kvpipe.specs.runs import below, indices
 
 _Found = Mapping[int, Sequence[int | None]]  # group -> block of each index, None: not cached

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from kvpipe.blocks.decode import ADVANCE, DROP, POSITION, SIMPLE, TAKE, DecodePlan, DecodeStep
 from kvpipe.blocks.request import LiveRequest
 from kvpipe.cache.plan import KVCacheGroupSpec
-from kvpipe.specs.base import RequestLimits, cdiv, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import RequestLimits, cdiv
 from kvpipe.specs.runs import Runs, has, indices
 
 Ids = npt.NDArray[np.intp]

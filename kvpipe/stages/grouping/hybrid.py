@@ -16,9 +16,10 @@ from kvpipe.cache.plan import Capacity, EngineCapacity, Plan, RankPlan
 from kvpipe.cache.printed_lines import PrintedLines
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import KvpipeError
+from kvpipe.specs.answers import check_answers
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping._capacity import true_capacity
-from kvpipe.stages.grouping._merging import Layers
+from kvpipe.stages.grouping._merging import Layers, distinct
 from kvpipe.stages.grouping._notes import notes
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.ranks import plan_ranks
@@ -42,6 +43,8 @@ class HybridGrouping:
 def make_plan(request: GroupingRequest) -> Plan:
     """The plan of a request. ConfigError: it is wrong; DoesNotFit: it is legal, memory is short."""
     layers = stored_layers(request.ranks)
+    for spec in distinct(spec for rank in layers for spec in rank.values()):
+        check_answers(spec, request.limits)
     shared = shared_layers(request.ranks)
     made = plan_ranks(request, layers, request.rules, request.fit)
     seen = request.rules.limits(made.limits)
