@@ -38,7 +38,7 @@ def files_of_at_most(num_bytes: int) -> Iterator[None]:
 def exit_code(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     """Of the whole program, in this process."""
     monkeypatch.setattr("sys.argv", ["kvpipe", *arguments])
-    monkeypatch.setattr(front.os, "dup2", lambda *_: None)  # stdout is the test's
+    monkeypatch.setattr(front, "_stdout_to_nowhere", lambda: None)  # stdout is the test's
     with pytest.raises(SystemExit) as end:
         front.main()
     return int(end.value.code or 0)
