@@ -383,8 +383,8 @@ def test_the_message_gives_needed_available_longest_and_knobs() -> None:
         made([FULL] * 4, 10 * MIB)
     assert str(error.value) == (
         "scheduler.max_model_len: one request of 8,192 tokens needs 513 blocks (128.2 MiB, "
-        "the null block included), 40 fit (10.0 MiB). Lower it to 624, or raise cache.kv_cache_memory_bytes or "
-        "cache.gpu_memory_utilization"
+        "the null block included), 40 fit (10.0 MiB). Lower it to 624, or raise "
+        "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"
     )
     made([FULL] * 4, 10 * MIB, limits=LIMITS.with_length(624))
     (needed,) = error.value.needed_bytes
