@@ -126,7 +126,7 @@ def named_code(hydra: Any) -> list[Problem]:
 
 def leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of everything that is no container, and of empty containers."""
-    pairs = node.items() if isinstance(node, dict) else ()
+    pairs: Any = node.items() if isinstance(node, dict) else ()
     pairs = enumerate(node) if isinstance(node, list) else pairs
     if not isinstance(node, dict | list) or not node:
         yield path, node

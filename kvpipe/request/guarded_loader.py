@@ -37,7 +37,7 @@ _TRUSTED = (f"file://{CONF_DIR}", "pkg://hydra.conf", "structured://")
 _TRUSTED_UNDER = "pkg://hydra_plugins."
 
 
-class GuardedLoader(ConfigLoaderImpl):  # type: ignore[misc]
+class GuardedLoader(ConfigLoaderImpl):
     """Composes what a request may say; ConfigError, with every problem of its kind, otherwise."""
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
@@ -101,7 +101,7 @@ class GuardedLoader(ConfigLoaderImpl):  # type: ignore[misc]
         return loaded
 
 
-class BoundedRepository(ConfigRepository):  # type: ignore[misc]
+class BoundedRepository(ConfigRepository):
     """Config files of the search path, each within its own folder and within bounds."""
 
     def load_config(self, config_path: str) -> Any:
