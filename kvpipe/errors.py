@@ -68,7 +68,8 @@ class DoesNotFit(KvpipeError):
 
     needed_bytes, available_bytes: one entry a rank; with the needed bytes it fits, with one byte
     less it does not. null_block_bytes: of the needed ones, the null block's.
-    longest_len: the longest max_model_len, in tokens, that fits (None: not even one token does, or it was not asked for).
+    longest_len: the longest max_model_len, in tokens, that fits (None: not even one token
+    does, or it was not asked for).
     """
 
     exit_code = 1

@@ -23,9 +23,7 @@ def more_memory_never_fits_less(settings: Settings) -> str:
         if not isinstance(there, Plan):
             return f"fits in {memory:,} bytes and not in {more:,}: {there}"
         if there.num_blocks < here.num_blocks:
-            return (
-                f"{here.num_blocks:,} blocks in {memory:,} bytes, {there.num_blocks:,} in {more:,}"
-            )
+            return f"{here.num_blocks:,} blocks in {memory:,}, {there.num_blocks:,} in {more:,}"
         if _requests(there) < _requests(here):
             return f"{_requests(here)} requests in {memory:,} bytes, {_requests(there)} in {more:,}"
     return ""
