@@ -169,6 +169,8 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         path = path.expanduser()
+        if path.exists() and not (path.is_file() or path.is_dir()):  # would be waited for
+            raise ValueError("a pipe or a device, not a file")
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(_raw_lines(file), 1):  # noqa: B007
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
