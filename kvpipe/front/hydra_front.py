@@ -15,7 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.named import named
-from kvpipe.request.compose import CONFIG_NAME, configuration
+from kvpipe.request.compose import configuration
+from kvpipe.request.confdir import CONFIG_NAME
 from kvpipe.request.hydra_private import show_page
 from kvpipe.text.clean import clean_lines
 

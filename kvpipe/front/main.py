@@ -84,12 +84,16 @@ def _dispatch(arguments: list[str]) -> int:
     if {"--help", "-h"} & set(arguments) and "all" not in arguments:
         return _help(arguments)
     from kvpipe.front.words import flags_to_words, words_to_overrides
+
+    arguments = [word for word in arguments if word != "all" or "--help" not in arguments]
+    words = flags_to_words(arguments)
+    if not any(word.startswith("-") for word in words):  # no flag of Hydra's: it is not needed
+        return _run_one(words_to_overrides(words), None, None, None)
     from kvpipe.request.hydra_private import flags_parser
 
     parser = flags_parser()
-    arguments = [word for word in arguments if word != "all" or "--help" not in arguments]
     parser.error = _refuse_arguments  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(flags_to_words(arguments))
+    args = parser.parse_intermixed_args(words)
     if args.experimental_rerun:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
     args.overrides = words_to_overrides(args.overrides)
@@ -131,7 +135,8 @@ def _run_one(
 ) -> int:
     from kvpipe.files.folders import new_folder, save_config
     from kvpipe.front.prepared import prepared_request
-    from kvpipe.request.compose import CONFIG_NAME, run_folder
+    from kvpipe.request.confdir import CONFIG_NAME
+    from kvpipe.request.plain_yaml import dump_yaml
 
     request = prepared_request(
         overrides,
@@ -141,8 +146,8 @@ def _run_one(
     )
 
     def make_folder() -> Path:
-        folder = new_folder(run_folder(request.config, "hydra.run.dir"))
-        save_config(request.config, overrides, folder)
+        folder = new_folder(request.wanted_folder())
+        save_config(request.config(), dump_yaml(overrides), folder)
         return folder
 
     from kvpipe.front.job import run_beside, run_job

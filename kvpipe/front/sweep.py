@@ -36,12 +36,8 @@ from kvpipe.files.named import in_words, named
 from kvpipe.front.hydra_front import hydras_errors
 from kvpipe.front.sweep_folder import pending, row_of_job, sweep_folder
 from kvpipe.plugins import COMMANDS
-from kvpipe.request.compose import (
-    CONFIG_NAME,
-    compose_request,
-    configuration,
-    run_folder,
-)
+from kvpipe.request.compose import as_yaml, compose_request, configuration, run_folder
+from kvpipe.request.confdir import CONFIG_NAME
 from kvpipe.request.hydra_private import callbacks_of, sweep_jobs
 from kvpipe.text.clean import clean_lines
 
@@ -212,12 +208,13 @@ def _job(config: DictConfig) -> float | None:
     from kvpipe.front.job import failure, run_job, write_outcome
     from kvpipe.pipeline import prepare
     from kvpipe.request.compose import plain
+    from kvpipe.request.plain_yaml import dump_yaml
 
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     try:
         values = plain(config)
-        save_config(config, list(hydra.overrides.task), folder)
+        save_config(as_yaml(config), dump_yaml(list(hydra.overrides.task)), folder)
         outcome = run_job(prepare(values), lambda: folder, None, job=str(hydra.job.num))
     except Exception as error:
         outcome = write_outcome(folder, failure(error))

@@ -26,12 +26,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.request.confdir import CONF_DIR, CONFIG_NAME, shipped_option
 from kvpipe.request.guard import ALLOWED_GROUPS, refused_override
 from kvpipe.request.guarded_loader import GuardedLoader
 from kvpipe.request.own_values import own_values_only
 
-CONFIG_NAME = "config"
 # ValueError: a group that is given a number.
 _COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError)
 _extra_dirs: list[str] = []
@@ -126,6 +125,12 @@ def plain(config: DictConfig) -> dict[str, Any]:
         problem = Problem("configuration", "interpolations that end", "one that refers to itself")
         raise ConfigError(problem) from None
     return dict(container)
+
+
+def as_yaml(config: DictConfig) -> str:
+    """The run's own values as YAML, interpolations resolved, Hydra's left out."""
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    return OmegaConf.to_yaml(own, resolve=True)
 
 
 def run_folder(config: DictConfig, key: str) -> Path:
