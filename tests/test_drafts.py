@@ -1,139 +1,132 @@
-"""Drafted tokens get slots; what is accepted is stored, what is rejected is written over."""
+"""Drafts of every published kind: what they store, and what drafted tokens add to states."""
 
 from __future__ import annotations
 
-import random
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
-from block_models import Setting, Tenant, ValueModel, chunked, config_of, full, mamba, sliding
 
-from kvpipe.blocks import BlockError, BlockManager, OutOfBlocks
+from kvpipe.errors import ConfigError
+from kvpipe.models.base import ModelGeometry
+from kvpipe.models.hf import PLUGIN
+from kvpipe.specs.base import SpecContext
+from kvpipe.specs.mamba import MambaSpec
 
-SETTINGS = [
-    Setting("full", [full(4)]),
-    Setting("full and windows", [full(4), sliding(3, 5), chunked(4, 8)]),
-    Setting("running states", [full(4), mamba(40, "none", 3)], "none"),
-    Setting("states at boundaries", [full(4), mamba(4, "align", 3)], "align"),
-    Setting("small blocks of states", [full(2), mamba(2, "align", 3), sliding(2, 3)], "align"),
-]
-
-
-def model_of(setting: Setting, caching: bool = False, num_blocks: int = 200) -> ValueModel:
-    limits = setting.limits(max_model_len=40, max_num_batched_tokens=12)
-    manager = BlockManager(config_of(setting.specs, num_blocks), limits, prefix_caching=caching)
-    return ValueModel(setting, manager)
-
-
-def begin(model: ValueModel, name: str, tokens: list[int]) -> None:
-    model.manager.begin_step()
-    cached = model.manager.add_request(name, tokens)
-    model.tenants[name] = Tenant(list(tokens), cached)
-    new = len(tokens) - cached
-    model.manager.allocate(name, new)
-    model.write([(name, new)])
-    model.check()
+TARGET = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+LAYER = TARGET | {"num_hidden_layers": 1}
 
 
-def speculate(model: ValueModel, names: list[str], drafts: int, accepted: list[int]) -> None:
-    """One step: a sure token and drafts of each, all written where the slots say; then accept."""
-    model.manager.begin_step()
-    sure = [model.tenants[name].stored % 5 for name in names]
-    guesses = {name: [7 + (i + len(name)) % 3 for i in range(drafts)] for name in names}
-    model.copy(model.manager.append(names, sure, num_draft_tokens=drafts))
-    for group in range(len(model.setting.specs)):
-        slots = model.manager.slot_mapping(group).tolist()
-        assert len(slots) == len(names) * (1 + drafts)
-        for name, token in zip(names, sure, strict=True):
-            mine, slots = slots[: 1 + drafts], slots[1 + drafts :]
-            tenant = model.tenants[name]
-            ahead = Tenant([*tenant.tokens, token, *guesses[name]], tenant.stored)
-            for i, slot in enumerate(mine):
-                position = tenant.stored + i
-                if position < 40:
-                    model._write_one(group, ahead, position, slot)
-                else:
-                    assert slot == -1 or model.setting.specs[group].is_state
-    for name, token, num in zip(names, sure, accepted, strict=True):
-        tenant = model.tenants[name]
-        num = min(num, 39 - tenant.stored)
-        model.manager.accept(name, num, guesses[name][:num])
-        tenant.tokens += [token, *guesses[name][:num]]
-        tenant.stored += 1 + num
-    model.check()
+def with_draft(folder: Path, draft: dict[str, Any] | str, **changes: Any) -> ModelGeometry:
+    (folder / "target").mkdir(exist_ok=True)
+    (folder / "target" / "config.json").write_text(json.dumps(TARGET | changes))
+    place = draft
+    if not isinstance(draft, str):
+        (folder / "draft").mkdir(exist_ok=True)
+        (folder / "draft" / "config.json").write_text(json.dumps(draft))
+        place = str(folder / "draft")
+    options = {"reader": "hf", "dtype": "auto", "repo": None, "probe": False, "draft": place}
+    return PLUGIN(PLUGIN.Options(path=str(folder / "target"), **options)).read()
 
 
-@pytest.mark.parametrize("caching", [False, True])
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)
-def test_whatever_is_accepted_every_value_that_is_read_is_there(
-    setting: Setting, caching: bool
-) -> None:
-    draw = random.Random(1)
-    for _ in range(12):
-        model = model_of(setting, caching)
-        begin(model, "a", [1, 2, 3, 4, 5, 6, 7][: draw.randint(1, 7)])
-        begin(model, "bb", [1, 2, 3])
-        while all(tenant.stored < 38 for tenant in model.tenants.values()):
-            drafts = draw.randint(1, 3)
-            speculate(model, ["a", "bb"], drafts, [draw.randint(0, drafts) for _ in "ab"])
-        for name in ("a", "bb"):
-            model.manager.free(name)
-        assert model.manager.pool.stats().in_use == 0
+KINDS = {
+    "eagle": LAYER | {"model_type": "eagle", "architectures": ["EagleModel"]},
+    "eagle nested": {"model_type": "eagle", "model": LAYER},
+    "eagle by class": LAYER | {"architectures": ["EagleLlamaForCausalLM"]},
+    "eagle3": LAYER | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 100},
+    "speculators": {
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": LAYER,
+        "draft_vocab_size": 100,
+    },
+    "a small model": LAYER,
+}
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)
-def test_rejecting_everything_is_decoding_one_by_one(setting: Setting) -> None:
-    drafting, plain = model_of(setting), model_of(setting)
-    for model in (drafting, plain):
-        begin(model, "a", [1, 2, 3])
-    for _ in range(20):
-        speculate(drafting, ["a"], 3, [0])
-        plain.manager.begin_step()
-        plain.manager.append(["a"], [drafting.tenants["a"].tokens[-1]])
-        assert drafting.manager.num_tokens("a") == plain.manager.num_tokens("a")
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_layer_drafts_with_keys_and_values_of_its_own(kind: str, tmp_path: Path) -> None:
+    model = with_draft(tmp_path, KINDS[kind])
+    assert (model.num_layers, model.num_draft_layers) == (5, 1)
+    assert [c.fields for c in model.caches] == [{"num_kv_heads": 2, "head_size": 64}] * 5
 
 
-def test_accepted_tokens_are_found_by_the_next_prompt() -> None:
-    model = model_of(SETTINGS[3], caching=True)
-    begin(model, "a", [1, 2, 3])
-    while model.tenants["a"].stored < 13:
-        speculate(model, ["a"], 3, [3])
-    tokens = model.tenants["a"].tokens
-    model.manager.begin_step()
-    assert model.manager.add_request("c", [*tokens, 99]) == 4 * (len(tokens) // 4)
+def test_eagle_3_brings_no_embedding_and_a_head_of_fewer_words(tmp_path: Path) -> None:
+    alone = with_draft(tmp_path, KINDS["a small model"]).parameter_count
+    eagle = with_draft(tmp_path, KINDS["eagle3"]).parameter_count
+    assert alone is not None and eagle is not None
+    embedding_and_head, norm = 2 * 1000 * 256, 256
+    wider, projection, head = (256 + 2 * 128) * 256, 3 * 256 * 256, 100 * 256
+    assert eagle - alone == wider + projection + head - embedding_and_head - norm
 
 
-def test_a_shortage_changes_nothing_and_all_drafts_of_a_batch_wait() -> None:
-    model = model_of(Setting("", [full(4)]), num_blocks=4)
-    begin(model, "a", [1, 2, 3])
-    begin(model, "b", [1, 2, 3])
-    before = model.snapshot()
-    with pytest.raises(OutOfBlocks, match="2 requests: group 0"):
-        model.manager.append(["a", "b"], [1, 1], num_draft_tokens=3)
-    assert model.snapshot() == before
+@pytest.mark.parametrize(
+    "draft",
+    [
+        {"model_type": "medusa", "hidden_size": 256, "num_heads": 4, "vocab_size": 1000},
+        {"architectures": ["MedusaModel"], "medusa_num_heads": 4},
+        {"model_type": "mlp_speculator", "n_predict": 3, "inner_dim": 256, "vocab_size": 1000},
+        {"architectures": ["MLPSpeculatorPreTrainedModel"], "n_predict": 3},
+    ],
+)
+def test_heads_and_mlps_draft_without_a_cache(draft: dict[str, Any], tmp_path: Path) -> None:
+    model = with_draft(tmp_path, draft)
+    assert (model.num_layers, len(model.caches)) == (4, 4)
+    assert any("stores no K/V" in note or "drafts with" in note for note in model.notes)
 
 
-def test_wrong_drafts_say_so_and_change_nothing() -> None:
-    model = model_of(Setting("", [full(4), mamba(40, "none", 2)], "none"))
-    manager = model.manager
-    begin(model, "a", [1, 2, 3])
-    with pytest.raises(BlockError, match="request 'a': 1 tokens accepted, 0 drafted since"):
-        manager.accept("a", 1)
-    with pytest.raises(BlockError, match=r"3 draft tokens, group 1 \(mamba\) has states for 2"):
-        manager.append(["a"], num_draft_tokens=3)
-    manager.append(["a"], num_draft_tokens=2)
-    with pytest.raises(BlockError, match="3 tokens accepted, 2 drafted"):
-        manager.accept("a", 3)
-    manager.append(["a"])
-    with pytest.raises(BlockError, match="1 tokens accepted, 0 drafted"):
-        manager.accept("a", 1)
-    other = model_of(Setting("", [full(4)]))
-    begin(other, "a", [1, 2, 3])
-    with pytest.raises(BlockError, match="13 tokens in one step, at most 12 fit"):
-        other.manager.append(["a"], num_draft_tokens=12)
+def test_a_prediction_layer_is_counted_with_its_weights(tmp_path: Path) -> None:
+    plain = with_draft(tmp_path, KINDS["a small model"]).parameter_count
+    model = with_draft(tmp_path, "mtp", num_nextn_predict_layers=1)
+    assert (model.num_layers, model.num_draft_layers) == (5, 1)
+    layer = 2 * (256 + 128) * 256 + 3 * 512 * 256 + 2 * 256
+    more = layer + 2 * 256**2 + 3 * 256
+    own = plain - (layer + 2 * 1000 * 256 + 256) if plain else 0
+    assert model.parameter_count == own + more
+    assert any(f"{more:,} parameters" in note for note in model.notes)
 
 
-def test_states_at_every_boundary_cannot_be_taken_back() -> None:
-    model = model_of(Setting("", [mamba(4, "all")], "all"))
-    begin(model, "a", [1, 2, 3])
-    with pytest.raises(BlockError, match="1 draft tokens, group 0 .mamba. has states for 0"):
-        model.manager.append(["a"], num_draft_tokens=1)
+def test_qwen3_next_has_a_prediction_layer_although_its_file_has_no_key(tmp_path: Path) -> None:
+    model = with_draft(tmp_path, "mtp", model_type="qwen3_next", num_hidden_layers=6)
+    (draft,) = [cache for cache in model.caches if cache.layer == 6]
+    assert draft.spec == "full"
+
+
+def test_a_model_without_prediction_layers_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a model with prediction layers"):
+        with_draft(tmp_path, "mtp")
+
+
+def context(tokens: int) -> SpecContext:
+    return SpecContext(
+        block_size=16,
+        dtype="bfloat16",
+        cache_dtype="auto",
+        model_dtype="bfloat16",
+        conv_dtype="bfloat16",
+        ssm_dtype="float32",
+        max_model_len=4096,
+        num_speculative_blocks=tokens,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("gdn_attention", 6), ("mamba2", 6), ("short_conv", 6), ("mamba1", 3)]
+)
+def test_drafted_tokens_widen_every_convolution_but_mamba_1s(kind: str, columns: int) -> None:
+    shapes = {"conv": [8192, 3], "ssm": [32, 128, 128]}
+    states = [{"name": name, "shape": shape} for name, shape in shapes.items()]
+    spec = MambaSpec.from_geometry({"states": states, "mamba_type": kind}, context(3))
+    assert spec.states[0].shape == (8192, columns)
+    assert spec.page_size_bytes == 8192 * columns * 2 + 32 * 128 * 128 * 4
