@@ -12,7 +12,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.specs.base import RequestLimits, Stores
+from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.stores import Stores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,6 +97,17 @@ class EngineDefaults:
     graphs_reserved: bool
 
 
+# Of kvpipe's own rules, on every device: a batch budget that leaves the cache most of the memory.
+OWN = EngineDefaults(
+    max_num_batched_tokens=2048,
+    max_num_seqs=256,
+    gpu_memory_utilization=0.90,
+    max_concurrent_batches=1,
+    hybrid_prefix_caching=True,
+    graphs_reserved=True,
+)
+
+
 def defaults_of(
     version: str,
     *,

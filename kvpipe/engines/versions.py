@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.specs.base import Stores
+from kvpipe.specs.stores import Stores
 
 Version = tuple[int, int, int]
 # Planning was read and checked in these: in two case by case, in 0.32.0 by starting it.

@@ -17,6 +17,7 @@ from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.notes import Note
 from kvpipe.request.quantities import Bytes, parse_size
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
+from kvpipe.stages.profiling._weights import adapters
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -86,7 +87,8 @@ class EstimateProfiling:
             how=total.how,
             source=f"total x cache.gpu_memory_utilization={share}, a share of the whole card",
         )
-        charged = (self.weights(stage, request), *self.ranges(stage, request))
+        own = (self.weights(stage, request), *adapters(request))
+        charged = (*own, *self.ranges(stage, request))
         available = requested.num_bytes - sum(item.num_bytes for item in charged)
         if available <= 0:
             raise DoesNotFit(_nothing_left(requested, charged, total), available_bytes=(available,))

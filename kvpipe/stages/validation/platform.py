@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
+from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import RequestLimits, SpecContext
 from kvpipe.stages.validation._block_sizes import BlockSizes, default_block_size
@@ -186,8 +187,8 @@ class _Resolution:
         if attention.spec == NATIVE:
             asked = WhatIf(spec=WINDOWED, options=own, key="cache.sliding_window")
             return asked if window else None
-        # Of the shipped choices one takes its window from the cache section: its YAML says so.
-        if own.items() <= attention.options.items() and window is None:
+        takes_it = attention.spec in SPECS and SPECS.get(attention.spec).reads_cache_window
+        if takes_it and window is None:
             raise ConfigError(
                 Problem(
                     "cache.sliding_window",
@@ -196,7 +197,7 @@ class _Resolution:
                     "set cache.sliding_window=4096",
                 )
             )
-        if window is not None and not own.items() <= attention.options.items():
+        if window is not None and not takes_it:
             raise ConfigError(
                 Problem(
                     "cache.sliding_window",
