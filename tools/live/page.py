@@ -22,7 +22,7 @@ engine's own planner is asked for the least memory it starts with, to the byte: 
 one byte fewer, start with that, and plan alike with an eighth more.
 
 From 0.26 on the engine caches prefixes of models with states and attention unless it is told not
-to, and plans `mamba_cache_mode=align` then; kvpipe plans no kept states unless asked, so these cases
+to, and plans `mamba_cache_mode=align` then; kvpipe plans no kept states unless asked: these cases
 ask it. Two things are not compared: what a GPU build would choose, and speed.
 
 Not run on every commit: making one environment takes one and a half minutes of two idle cores, the
