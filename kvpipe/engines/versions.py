@@ -17,7 +17,8 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.specs.stores import Stores
 
 Version = tuple[int, int, int]
-READ: tuple[Version, ...] = ((0, 17, 0), (0, 33, 0))  # planning was read and checked in these
+# Planning was read and checked in these: in two case by case, in 0.32.0 by starting it.
+READ: tuple[Version, ...] = ((0, 17, 0), (0, 32, 0), (0, 33, 0))
 NEWEST: Version = READ[-1]
 OLDEST: Version = (0, 6, 0)  # oldest release of which anything was seen: a log, an issue
 _PATTERN = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})(?:[.+-]?[a-z].{0,80})?")
