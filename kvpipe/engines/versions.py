@@ -181,6 +181,7 @@ RULES: tuple[Row, ...] = (
         "in the bound of 0.25.0, not in that of 0.26.0",
         certain=True,
     ),
+    Row(rule="holes", value="refused", source="no release that was read has such a cache"),
     Row(rule="merge_ignores", value=_MERGE_0_17, until=(0, 27, 0), source=_READ),
     Row(
         rule="merge_ignores",
@@ -269,6 +270,7 @@ RULES: tuple[Row, ...] = (
         certain=True,
     ),
     Row(rule="layers_per_group", value=None, source="every release decides it by its buckets"),
+    Row(rule="holes", value="refused", source="no release that was read has such a cache"),
     Row(rule="empty_rank", value="refused", source=_READ),
     Row(rule="window_conflict", value="refused", source=_READ),
     Row(rule="request_bound", value="max_blocks", source=_READ),

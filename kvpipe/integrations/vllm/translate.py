@@ -120,8 +120,7 @@ _KINDS: Mapping[str, _Kind] = {
     "FullAttentionSpec": _Kind(
         taken=(*_ATTENTION, *_WINDOWS),
         make=lambda spec: FullAttentionSpec(
-            **_attention(spec),
-            remembers=Bound(**{name: getattr(spec, name) for name in _WINDOWS}),
+            **_attention(spec), remembers=Bound(**{n: getattr(spec, n) for n in _WINDOWS})
         ),
     ),
     "SlidingWindowSpec": _Kind(

@@ -51,6 +51,8 @@ class TraceOptions(Section):
     max_requests: the first of them (null: all). arrivals: trace (at their times, divided by
     arrival_rate_scale) or at_once. A step takes step_seconds plus its new tokens divided by
     prefill_tokens_per_second: nominal figures, which set how long requests stay together.
+    acceptance_rate: chance of a drafted token (scheduler.num_speculative_tokens a step) to be
+    accepted where those before it are.
     """
 
     name: str
@@ -59,6 +61,7 @@ class TraceOptions(Section):
     arrival_rate_scale: Rate
     step_seconds: Rate
     prefill_tokens_per_second: Rate
+    acceptance_rate: Annotated[float, Field(ge=0, le=1)]
 
 
 class FileOptions(TraceOptions):
@@ -166,6 +169,8 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         path = path.expanduser()
+        if path.exists() and not (path.is_file() or path.is_dir()):  # would be waited for
+            raise ValueError("a pipe or a device, not a file")
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(_raw_lines(file), 1):  # noqa: B007
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
