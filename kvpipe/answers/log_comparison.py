@@ -13,6 +13,8 @@ from kvpipe.cache.plan import EngineCapacity
 from kvpipe.engines.base import EngineRules
 from kvpipe.engines.versions import DISTINCT, parse_version, rules_of
 from kvpipe.errors import ConfigError, KvpipeError
+from kvpipe.logs.engine_log import EngineLog
+from kvpipe.logs.figures import Figure
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.grouping.admission import Admission
 from kvpipe.stages.grouping.base import GroupingRequest
@@ -20,7 +22,6 @@ from kvpipe.stages.grouping.pool import Pool
 from kvpipe.stages.grouping.printed import printed as printed_by
 from kvpipe.stages.grouping.ranks import plan_ranks
 from kvpipe.stages.grouping.union import stored_layers
-from kvpipe.stages.profiling.log_figures import EngineLog, Figure
 
 SWAP_SPACE_BYTES = 4 * 2**30  # of CPU memory a rank, the default while engines swapped blocks
 SEVERAL_RANKS = 0.02  # memory of the ranks of one start differs by less than this share

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kvpipe.backends.base import MemoryInfo
+from kvpipe.logs.engine_log import EngineLog
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
-from kvpipe.stages.profiling.log_figures import EngineLog
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
 
 

@@ -1,0 +1,115 @@
+"""A file or a stream -> its lines, numbered: read in blocks, each line bounded, UTF-8 or UTF-16.
+
+Memory does not grow with the file. A file is read to the size it had when it was opened, so one
+that grows ends; a FIFO or a device, which may never end, is refused.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.request.schema import shown
+
+BLOCK = 2**20  # bytes
+LONGEST_LINE = 2**18  # characters; what a line has beyond them is left out
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+class Lines:
+    """Iterates over (number, line). cut: lines longer than LONGEST_LINE. grew: the file did."""
+
+    def __init__(self, stream: BinaryIO, size: int | None = None) -> None:
+        self._stream = stream
+        self._left = size
+        self.cut = 0
+        self.grew = False
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        first = self._block()
+        decoder = codecs.getincrementaldecoder(encoding_of(first))("replace")
+        number, pending, is_cut = 1, "", False
+        block = first
+        while True:
+            text = decoder.decode(block, final=not block)
+            *whole, rest = text.split("\n")
+            for line in whole:
+                yield number, self._kept(pending + line if not is_cut else pending)
+                number, pending, is_cut = number + 1, "", False
+            if not is_cut:
+                pending += rest
+                if is_cut := len(pending) > LONGEST_LINE:
+                    pending = pending[: LONGEST_LINE + 1]
+            if not block:
+                break
+            block = self._block()
+        if pending:
+            yield number, self._kept(pending)
+        if self._left == 0 and self._stream.read(1):
+            self.grew = True
+
+    def _kept(self, line: str) -> str:
+        if len(line) > LONGEST_LINE:
+            self.cut += 1
+        return line[:LONGEST_LINE]
+
+    def _block(self) -> bytes:
+        if self._left is None:
+            return self._stream.read(BLOCK)
+        block = self._stream.read(min(BLOCK, self._left))
+        self._left -= len(block)
+        return block
+
+
+def encoding_of(start: bytes) -> str:
+    """Of the first bytes of a file: by its mark, or, where a cut left none, by its zero bytes."""
+    for mark, name in _MARKS:
+        if start.startswith(mark):
+            return name
+    sample = start[:4096]
+    for name, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
+        if len(zeros) >= 8 and zeros.count(0) > 0.7 * len(zeros):
+            return name
+    return "utf-8"
+
+
+def open_log(asked: str) -> tuple[BinaryIO, int]:
+    """A regular file and its size now; ConfigError naming what stands there instead."""
+    try:
+        path = Path(asked).expanduser()
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise no_log(f"{shown(asked)} ({_kind(mode)})")
+        stream = path.open("rb")
+        return stream, os.fstat(stream.fileno()).st_size
+    except FileNotFoundError as error:
+        raise no_log(shown(asked)) from error
+    except (OSError, ValueError, RuntimeError) as error:  # too long, of others, NUL, ~nobody
+        reason = getattr(error, "strerror", None) or error
+        raise no_log(f"{shown(asked)} ({reason})") from error
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a FIFO, which may never end: save it to a file first"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((word for test, word in kinds if test(mode)), "no regular file")
+
+
+def no_log(got: str) -> ConfigError:
+    return ConfigError(
+        Problem("profiling.path", "the log file of an engine, since profiling=log", got)
+    )
