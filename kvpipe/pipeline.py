@@ -34,11 +34,16 @@ from kvpipe.stages.validation.layers import stage_sizes
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A request that is right: checked, resolved, and the composed values it came from."""
+    """A request that is right: checked, resolved, and the composed values it came from.
+
+    said: keys that the user set. from_log: `key=value` of those that an engine's log gave.
+    """
 
     raw: Mapping[str, Any]
     config: RunConfig
     resolved: ResolvedRun
+    said: frozenset[str] = frozenset()
+    from_log: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig
 
+from kvpipe.answers.log_settings import said_by, with_log_settings
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.compose import CONFIG_NAME, compose_request, configuration
@@ -31,8 +32,10 @@ def prepared_request(
     with configuration(config_dir, config_path):
         composed = compose_request(overrides, config_name)
         problems: list[Problem] = list(composed.problems)
+        said = said_by(overrides)
+        raw, from_log = with_log_settings(composed.raw, said)
         try:
-            prepared = prepare(composed.raw)
+            prepared = replace(prepare(raw), said=said, from_log=from_log)
         except ConfigError:
             try:
                 prepare(composed.raw, composed.fallback())

@@ -9,14 +9,14 @@ from __future__ import annotations
 import codecs
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.request.schema import shown
 
-BLOCK = 2**20  # bytes
+BLOCK = 2**17  # bytes
 LONGEST_LINE = 2**18  # characters; what a line has beyond them is left out
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -26,36 +26,38 @@ _MARKS = (
 
 
 class Lines:
-    """Iterates over (number, line). cut: lines longer than LONGEST_LINE. grew: the file did."""
+    """Iterates over (number, line). wanted: where given, blocks without any of these words are
+    passed over. cut: lines longer than LONGEST_LINE. grew: the file did."""
 
-    def __init__(self, stream: BinaryIO, size: int | None = None) -> None:
+    def __init__(
+        self, stream: BinaryIO, size: int | None = None, wanted: Sequence[str] = ()
+    ) -> None:
         self._stream = stream
         self._left = size
+        self._wanted = wanted
         self.cut = 0
         self.grew = False
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        first = self._block()
-        decoder = codecs.getincrementaldecoder(encoding_of(first))("replace")
-        number, pending, is_cut = 1, "", False
-        block = first
-        while True:
-            text = decoder.decode(block, final=not block)
-            *whole, rest = text.split("\n")
-            for line in whole:
-                yield number, self._kept(pending + line if not is_cut else pending)
-                number, pending, is_cut = number + 1, "", False
-            if not is_cut:
-                pending += rest
-                if is_cut := len(pending) > LONGEST_LINE:
-                    pending = pending[: LONGEST_LINE + 1]
-            if not block:
-                break
+        block = self._block()
+        decoder = codecs.getincrementaldecoder(encoding_of(block))("replace")
+        number, pending = 1, ""
+        while block:
+            *whole, rest = (pending + decoder.decode(block)).split("\n")
+            if self._is_wanted(whole):
+                yield from ((number + i, self._kept(line)) for i, line in enumerate(whole))
+            number += len(whole)
+            pending = rest[: LONGEST_LINE + 1]  # of a line without end, its beginning
             block = self._block()
+        pending += decoder.decode(b"", final=True)
         if pending:
             yield number, self._kept(pending)
         if self._left == 0 and self._stream.read(1):
             self.grew = True
+
+    def _is_wanted(self, whole: list[str]) -> bool:
+        text = "\n".join(whole)
+        return not self._wanted or any(words in text for words in self._wanted)
 
     def _kept(self, line: str) -> str:
         if len(line) > LONGEST_LINE:

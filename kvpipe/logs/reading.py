@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import BinaryIO
 
 from kvpipe.errors import ConfigError, Problem
@@ -37,12 +39,20 @@ def read_file(path: str) -> EngineLog:
     or a capacity figure, or one gives a figure that is no number."""
     stream, size = open_log(path)
     with stream:
+        return _read_once(path, size, os.fstat(stream.fileno()).st_mtime_ns)
+
+
+@lru_cache(maxsize=2)
+def _read_once(path: str, size: int, changed_ns: int) -> EngineLog:
+    """A run asks twice: for the settings, and for the memory."""
+    stream, _ = open_log(path)
+    with stream:
         return read_stream(stream, shown(path), size)
 
 
 def read_stream(stream: BinaryIO, path: str, size: int | None = None) -> EngineLog:
     """size: bytes to read at most (None: to the end)."""
-    lines = Lines(stream, size)
+    lines = Lines(stream, size, TRIGGERS)
     try:
         log = _read(lines, path)
     except OSError as error:

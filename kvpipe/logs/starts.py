@@ -157,7 +157,10 @@ class Starts:
         for rank, parts in now.pools.items():
             now.ranks.setdefault(rank, {})["pools"] = Figure.sum(parts)
         lines = {copy: _fewest(found) for copy, found in now.capacities.items()}
-        poorest = _fewest([line for line in lines.values()]) if lines else Capacity()
+        poorest = _fewest(list(lines.values())) if lines else Capacity()
+        settings = _settings(self.engine, now.printed)
+        if "concurrency_len" in now.counts:  # a log without its head
+            settings.setdefault("scheduler.max_model_len", now.counts["concurrency_len"])
         counts = {**now.counts, **_counts_of(poorest)}
         return EngineLog(
             engine=self.engine.name,
@@ -171,7 +174,7 @@ class Starts:
             kv_dtype=now.facts.get("kv_dtype"),
             model=now.facts.get("model"),
             padding=tuple(now.padding),
-            settings=_settings(self.engine, now.printed),
+            settings=settings,
             said=dict(now.said),
             starts=self.count,
             error=now.error,
