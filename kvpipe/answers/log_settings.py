@@ -11,7 +11,6 @@ from typing import Any
 
 from kvpipe.errors import KvpipeError
 from kvpipe.logs.engine_log import EngineLog
-from kvpipe.logs.reading import read_file
 
 # Values that nobody said: `auto`, nothing, or what a section has where it is not chosen.
 _UNSAID: Mapping[str, Any] = {
@@ -58,6 +57,8 @@ def _log_of(raw: Mapping[str, Any]) -> EngineLog | None:
     profiling = raw.get("profiling")
     if not isinstance(profiling, Mapping) or profiling.get("name") != "log":
         return None
+    from kvpipe.logs.reading import read_file  # needed for logs alone
+
     try:
         path = profiling.get("path")
         return read_file(path) if isinstance(path, str) else None
