@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -28,6 +28,7 @@ from kvpipe.stages.binding.base import BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.planning import COMPARED
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest, memory_knob
+from kvpipe.stages.profiling.every_rank import profile_every_rank
 from kvpipe.stages.validation.base import ResolvedRun
 from kvpipe.stages.validation.layers import stage_sizes
 
@@ -114,24 +115,15 @@ def execute(prepared: Prepared) -> Result:
 
 
 def profile_ranks(prepared: Prepared, backend: Backend) -> MemoryProfile:
-    """Stage 2 alone. Ranks whose devices differ are profiled one size after another."""
+    """Stage 2 alone."""
     config, resolved = prepared.config, prepared.resolved
-    plugin, request = config.plugins["profiling"].make(), _profiling(config, resolved)
-    sizes = config.parallel.rank_memory_bytes
-    if sizes is None:
-        profile: MemoryProfile = plugin.run(request, backend)
-        return profile
-    by_size = {size: plugin.run(_on_device_of(request, size), backend) for size in sizes}
-    ranks = tuple(by_size[size].ranks[rank] for rank, size in enumerate(sizes))
-    first: MemoryProfile = by_size[sizes[0]]
-    return replace(first, ranks=ranks)
-
-
-def _on_device_of(request: ProfilingRequest, total_bytes: int) -> ProfilingRequest:
-    device, free = request.device, request.device.free_bytes
-    source = "parallel.rank_memory_bytes"
-    mine = replace(device, total_bytes=total_bytes, free_bytes=free, source=source)
-    return replace(request, device=mine)
+    return profile_every_rank(
+        config.plugins["profiling"].make(),
+        _profiling(config, resolved),
+        backend,
+        sizes=config.parallel.rank_memory_bytes,
+        may_exceed_device=config.cache.may_exceed_device,
+    )
 
 
 def plan_with(

@@ -15,7 +15,6 @@ from kvpipe.stages.profiling.base import (
     device_total,
     same_on_every_rank,
 )
-from kvpipe.stages.profiling.fixed import by_hand
 from kvpipe.stages.profiling.utilization import UtilizationProfiling
 from kvpipe.stages.validation.base import ResolvedDevice
 
@@ -30,8 +29,6 @@ class AutoProfiling:
         self.options = options
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
-        if request.kv_cache_memory_bytes is not None:
-            return same_on_every_rank("fixed", request, by_hand(request))
         if request.device.type != "cpu":
             options = UtilizationProfiling.Options(**shipped_option("profiling", "utilization"))
             return UtilizationProfiling(options).run(request, backend)

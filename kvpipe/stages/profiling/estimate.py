@@ -7,6 +7,7 @@ card: what other processes hold of it is taken off the same share.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 from typing import Annotated, Literal
 
@@ -24,10 +25,8 @@ from kvpipe.stages.profiling.base import (
     ProfilingRequest,
     RankMemory,
     device_total,
-    same_on_every_rank,
 )
 from kvpipe.stages.profiling.estimates import GIB, Estimate, activations, context, graphs
-from kvpipe.stages.profiling.fixed import by_hand
 
 
 class EstimateProfiling:
@@ -42,8 +41,6 @@ class EstimateProfiling:
         self.options = options
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
-        if request.kv_cache_memory_bytes is not None:
-            return same_on_every_rank(self.options.name, request, by_hand(request))
         if request.device.type == "cpu":
             raise ConfigError(
                 Problem(
@@ -54,18 +51,12 @@ class EstimateProfiling:
                 )
             )
         tp, pp = request.parallel.tp, request.parallel.pp
-        by_stage = [self.rank_memory(stage, request) for stage in range(pp)]
-        ranks = [
-            RankMemory(
-                rank=stage * tp + tp_rank,
-                total=one.total,
-                requested=one.requested,
-                charged=one.charged,
-                available_kv=one.available_kv,
-            )
-            for stage, one in enumerate(by_stage)
-            for tp_rank in range(tp)
-        ]
+        here = request.ranks or range(tp * pp)
+        by_stage = {
+            stage: self.rank_memory(stage, request)
+            for stage in dict.fromkeys(rank // tp for rank in here)
+        }
+        ranks = [replace(by_stage[rank // tp], rank=rank) for rank in here]
         notes = tuple(self.notes(request))
         return MemoryProfile(plugin=self.options.name, ranks=tuple(ranks), notes=notes)
 

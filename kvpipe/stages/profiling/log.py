@@ -6,6 +6,7 @@ Each rank gets its own figure where the log tells ranks apart, else the poorest 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
@@ -23,9 +24,7 @@ from kvpipe.stages.profiling.base import (
     ProfilingRequest,
     RankMemory,
     device_total,
-    same_on_every_rank,
 )
-from kvpipe.stages.profiling.fixed import by_hand
 from kvpipe.stages.validation.base import ResolvedDevice
 
 # Account -> the log's figures for it. Graphs captured before the cache was sized are charged.
@@ -47,11 +46,6 @@ class LogProfiling:
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
         log = self.log()
-        if request.kv_cache_memory_bytes is not None:
-            profile = same_on_every_rank(self.options.name, request, by_hand(request))
-            return MemoryProfile(
-                plugin=profile.plugin, ranks=profile.ranks, log=log, notes=tuple(_notes(log))
-            )
         _refuse_on_this_cpu(log, request)
         count = request.parallel.tp * request.parallel.pp
         ranks = tuple(
@@ -61,6 +55,11 @@ class LogProfiling:
         return MemoryProfile(
             plugin=self.options.name, ranks=ranks, log=log, notes=tuple(_notes(log))
         )
+
+    def beside_set_by_hand(self, profile: MemoryProfile) -> MemoryProfile:
+        """What the log printed is compared whatever size the user set."""
+        log = self.log()
+        return replace(profile, log=log, notes=tuple(_notes(log)))
 
     def memory_knob(self, device: ResolvedDevice) -> str:
         return ""  # the log's figure is taken as given

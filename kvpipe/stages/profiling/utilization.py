@@ -24,7 +24,6 @@ from kvpipe.stages.profiling.base import (
     device_total,
     same_on_every_rank,
 )
-from kvpipe.stages.profiling.fixed import by_hand
 
 GIB = 2**30
 # CUDA context, cuBLAS workspaces and the allocator's own slack, as engines log it on one GPU.
@@ -43,8 +42,6 @@ class UtilizationProfiling:
         self.options = options
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
-        if request.kv_cache_memory_bytes is not None:
-            return same_on_every_rank(self.options.name, request, by_hand(request))
         total = device_total(request.device)
         share = request.gpu_memory_utilization
         requested = MemoryItem(
