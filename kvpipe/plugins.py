@@ -6,12 +6,14 @@ from typing import Any
 
 from kvpipe.registry import Registry
 
-COMMANDS = ("run", "replay", "find")
 STAGES = ("validation", "profiling", "grouping", "allocation", "binding")
 
 SPECS: Registry[Any] = Registry("attention.spec", "kvpipe.specs", "kvpipe.specs")
 
+COMMANDS: Registry[Any] = Registry("command.name", "kvpipe.commands", "kvpipe.commands")
+
 REGISTRIES: dict[str, Registry[Any]] = {
+    "command": COMMANDS,
     "model": Registry("model.reader", "kvpipe.models", "kvpipe.models"),
     "backend": Registry("backend.name", "kvpipe.backends", "kvpipe.backends"),
     "layout": Registry("layout.name", "kvpipe.layouts", "kvpipe.layouts"),

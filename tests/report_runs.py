@@ -21,7 +21,7 @@ from kvpipe.cache.plan import (
     RankPlan,
 )
 from kvpipe.report.accounts import split_bytes
-from kvpipe.report.base import Headline, ReportInput
+from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
+from kvpipe.commands.run import answer_of
 from kvpipe.errors import KvpipeError
-from kvpipe.front.job import report_input
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import execute
 from kvpipe.report.document import plan_document
+from kvpipe.report.of_run import report_input
 from kvpipe.report.text import TextReport
 
 CASES = Path(__file__).parent / "cases"
@@ -44,7 +45,7 @@ def answer(arguments: list[str]) -> Answer:
         return Answer(exit_code=error.exit_code, text=" ".join(error.lines()), document={})
     report = report_input(result)
     out = io.StringIO()
-    TextReport(TextReport.Options(name="text")).render(report, out)
+    TextReport(TextReport.Options(name="text")).render(answer_of(report), None, out)
     document = json.loads(json.dumps(plan_document(report)))
     return Answer(exit_code=0, text=" ".join(out.getvalue().split()), document=document)
 

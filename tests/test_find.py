@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from kvpipe.answers.search import Search, blocks_for, largest, read_want, smallest
 from kvpipe.errors import ConfigError
-from kvpipe.find import Search, blocks_for, largest, read_want, run_find, smallest
+from kvpipe.front.job import run_job
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Prepared, execute
 
@@ -29,7 +30,7 @@ def search(*overrides: str) -> Search:
 
 def found(tmp_path: Path, *overrides: str) -> dict[str, dict[str, Any]]:
     out = io.StringIO()
-    run_find(prepared("report=json", *overrides), lambda: tmp_path, out)
+    run_job(prepared("report=json", *overrides), lambda: tmp_path, out, None)
     document = json.loads(out.getvalue())
     assert json.loads((tmp_path / "find.json").read_text()) == document
     return {finding["question"]: finding for finding in document["findings"]}
@@ -128,7 +129,7 @@ def test_windows_need_room_for_the_prompt_that_is_read() -> None:
 def test_nothing_that_serves_is_exit_code_one(tmp_path: Path) -> None:
     out = io.StringIO()
     asked = prepared("device=t4", "want.requests=100000", "report=text")
-    assert run_find(asked, lambda: tmp_path, out) == 1
+    assert run_job(asked, lambda: tmp_path, out, None).exit_code == 1
     assert "find: 100,000 requests of 8,192 tokens" in out.getvalue()
 
 
@@ -174,7 +175,7 @@ def test_every_wrong_key_of_a_wish_is_named_at_once() -> None:
 def test_one_request_of_one_token_is_not_written_as_many(tmp_path: Path) -> None:
     out = io.StringIO()
     asked = prepared("device=h200", "want.requests=1", "want.length=1", "report=text")
-    run_find(asked, lambda: tmp_path, out)
+    run_job(asked, lambda: tmp_path, out, None)
     text = " ".join(out.getvalue().split())
     assert "find: 1 request of 1 token," in text and "longest length for 1 request " in text
     assert re.search(r"\b1 (requests|tokens|blocks)\b", text) is None

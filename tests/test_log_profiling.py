@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from kvpipe.commands.replay import plan_of
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.job import run_job
 from kvpipe.front.prepared import prepared_request
 from kvpipe.logs.figures import GIB, Figure
 from kvpipe.logs.reading import read_log
-from kvpipe.replay.command import plan_of
 from kvpipe.stages.profiling.log import LogProfiling, available_by_rank
 
 VLLM_0_6 = """\

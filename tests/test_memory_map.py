@@ -12,11 +12,11 @@ import pytest
 from report_runs import GIB, full, layers_of, mamba, plan_of, profile_of, report_of, sliding
 
 from kvpipe.report.accounts import CAUSES, KV_CAUSES, split_bytes
-from kvpipe.report.base import Headline, ReportInput
 from kvpipe.report.document import plan_document
 from kvpipe.report.json_ import dumps
 from kvpipe.report.map_style import COLOURS, HATCHED, LIGHT_TEXT
 from kvpipe.report.memory_map import WIDTH, memory_map
+from kvpipe.report.run_input import Headline, ReportInput
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLANS = {

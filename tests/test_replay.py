@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kvpipe.__main__ import run as main
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError
+from kvpipe.front.main import run as main
 from kvpipe.replay import ReplayResult, read_trace, replay, run
 from kvpipe.replay.plot import render_svg
 from kvpipe.replay.text import render
@@ -538,8 +538,8 @@ def test_the_command_without_a_trace_is_a_wrong_request(
 def test_every_preset_serves_a_trace_and_gives_all_blocks_back(
     model: str, prefix_caching: bool
 ) -> None:
+    from kvpipe.commands.replay import plan_of as plan_of_request
     from kvpipe.front.prepared import prepared_request
-    from kvpipe.replay.command import plan_of as plan_of_request
 
     if model == "hf":
         pytest.skip("a reader, not a preset")

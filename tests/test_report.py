@@ -29,18 +29,21 @@ from report_runs import (
 )
 
 from kvpipe.cache.plan import EngineCapacity, Plan
+from kvpipe.commands.run import Run, answer_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem
 from kvpipe.files.atomic import write_atomic
 from kvpipe.notes import Note
 from kvpipe.plugins import REGISTRIES, SPECS
 from kvpipe.report.accounts import CAUSES, KV_CAUSES, split_bytes
-from kvpipe.report.base import Report, ReportInput
+from kvpipe.report.base import Report
 from kvpipe.report.derived_notes import advice
 from kvpipe.report.document import plan_document
 from kvpipe.report.engine_lines import difference
 from kvpipe.report.json_ import JsonReport, dumps, failure_document
 from kvpipe.report.none import NoReport
-from kvpipe.report.summary import FIELDS, summary, sweep_csv, sweep_table
+from kvpipe.report.run_input import ReportInput
+from kvpipe.report.summary import FIELDS, summary
+from kvpipe.report.sweep_table import sweep_csv, sweep_table
 from kvpipe.report.text import TextReport
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.allocation.addresses import address_map
@@ -60,7 +63,7 @@ HYBRID = plan_of(layers_of((full(64), 5), (mamba(), 23)), (50 * GIB, 60 * GIB), 
 
 def shown(report: Report, what: ReportInput) -> str:
     stream = io.StringIO()
-    report.render(what, stream)
+    report.render(answer_of(what), what.job, stream)
     return stream.getvalue()
 
 
@@ -403,7 +406,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     terminal = Terminal()
-    TextReport(TextReport.Options(name="text")).render(report_of(LLAMA), terminal)
+    TextReport(TextReport.Options(name="text")).render(answer_of(report_of(LLAMA)), None, terminal)
     return terminal.getvalue()
 
 
@@ -421,11 +424,9 @@ def test_a_report_in_a_pipe_imports_no_rich_and_no_array_library() -> None:
     code = (
         "import sys; sys.path.insert(0, 'tests'); from report_runs import *; import io\n"
         "from kvpipe.report.text import PLUGIN\n"
-        "from kvpipe.report.memory_map import memory_map\n"
-        "from kvpipe.report.document import plan_document\n"
+        "from kvpipe.commands.run import answer_of\n"
         "report = report_of(plan_of(layers_of((full(), 2)), (GIB,), length=64))\n"
-        "PLUGIN(PLUGIN.Options(name='text')).render(report, io.StringIO())\n"
-        "memory_map(plan_document(report))\n"
+        "PLUGIN(PLUGIN.Options(name='text')).render(answer_of(report), None, io.StringIO())\n"
         "print([m for m in ('rich', 'torch', 'numpy', 'pandas') if m in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -475,7 +476,7 @@ def test_json_is_one_document_and_equals_plan_json(plan) -> None:
 def test_in_a_sweep_each_job_is_one_line() -> None:
     report = json_report()
     stream = io.StringIO()
-    report.render(report_of(LLAMA, job="0"), stream)
+    report.render(answer_of(report_of(LLAMA, job="0")), "0", stream)
     report.render_failure(DoesNotFit("too small", longest_len=7), "1", stream)
     first, second = (json.loads(line) for line in stream.getvalue().splitlines())
     assert (first["job"], first["status"]) == ("0", "fits")
@@ -615,7 +616,7 @@ def test_a_summary_has_the_fields_of_the_table() -> None:
 
 
 def test_the_sweep_table_has_every_job_and_every_error_at_80_columns() -> None:
-    table = sweep_table(rows(), width=80)
+    table = sweep_table(rows(), Run.columns, Run.legend, width=80)
     lines = table.splitlines()
     assert lines[0] == "3 jobs, 2 fit"
     assert max(map(len, lines)) <= 80
@@ -626,7 +627,7 @@ def test_the_sweep_table_has_every_job_and_every_error_at_80_columns() -> None:
 
 
 def test_the_csv_has_one_line_a_job_and_a_column_an_engine() -> None:
-    read = list(csv.DictReader(io.StringIO(sweep_csv(rows()))))
+    read = list(csv.DictReader(io.StringIO(sweep_csv(rows(), Run.fields))))
     assert [row["job"] for row in read] == ["0", "1", "2"]
     assert read[0]["printed_vllm_0_17"] == "8192" and read[2]["printed_vllm_0_17"] == ""
     assert read[2]["error"] == "cache: one request needs 3 blocks, 1 fits"

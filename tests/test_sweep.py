@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.__main__ import run
+from kvpipe.front.main import run
 from kvpipe.front.sweep import row_of_job
 
 FOUR = ["-m", "cache=full,sliding", "cache.block_size=16,32", "backend=meta"]
@@ -67,7 +67,6 @@ def test_the_largest_exit_code_is_returned(folder):
         ["cache=full,sliding", "+cache.blocksize=3"],
         ["model=llama,nobody"],
         ["grouping=hybrid,other"],
-        ["find", "cache=full,sliding"],
         ["cache.block_size=[1,"],
         ["cache.block_size=interval(1,2)"],
         ["cache=glob(zz*)"],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -21,6 +22,13 @@ class PreparedRequest:
     prepared: Prepared
 
 
+def prepared_values(raw: Mapping[str, Any], overrides: Sequence[str]) -> Prepared:
+    """Composed values, checked and resolved; an engine's log speaks where the overrides do not."""
+    said = said_by(overrides)
+    filled, from_log = with_log_settings(raw, said)
+    return replace(prepare(filled), said=said, from_log=from_log)
+
+
 def prepared_request(
     overrides: Sequence[str],
     *,
@@ -32,10 +40,8 @@ def prepared_request(
     with configuration(config_dir, config_path):
         composed = compose_request(overrides, config_name)
         problems: list[Problem] = list(composed.problems)
-        said = said_by(overrides)
-        raw, from_log = with_log_settings(composed.raw, said)
         try:
-            prepared = replace(prepare(raw), said=said, from_log=from_log)
+            prepared = prepared_values(composed.raw, overrides)
         except ConfigError:
             try:
                 prepare(composed.raw, composed.fallback())

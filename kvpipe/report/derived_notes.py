@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from kvpipe.cache.plan import Capacity, KVCacheGroupSpec, Plan
 from kvpipe.notes import Note
 from kvpipe.report.accounts import KV_CAUSES, RankAccount
-from kvpipe.report.base import ReportInput
+from kvpipe.report.run_input import ReportInput
 from kvpipe.specs.base import RequestLimits, cdiv
 from kvpipe.text.figures import count, percent, size
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, Plan, RankPlan
 from kvpipe.report.accounts import CAUSES, RankAccount
-from kvpipe.report.base import ReportInput
 from kvpipe.report.derived_notes import all_notes
+from kvpipe.report.run_input import ReportInput
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 

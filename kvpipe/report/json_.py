@@ -1,15 +1,16 @@
-"""The report for programs: the plan.json document on stdout; in a sweep one line a job."""
+"""The report for programs: the command's document on stdout; in a sweep one line a job."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
-from kvpipe.report.base import Report, ReportInput
-from kvpipe.report.document import SCHEMA, SCHEMA_VERSION, plan_document
+from kvpipe.report.base import Answer, Report
+from kvpipe.report.document import SCHEMA, SCHEMA_VERSION
 
 
 class JsonReport(Report):
@@ -20,8 +21,8 @@ class JsonReport(Report):
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def render(self, report: ReportInput, stream: TextIO) -> None:
-        _write(plan_document(report), report.job, stream)
+    def render(self, answer: Answer, job: str | None, stream: TextIO) -> None:
+        _write(answer.document, job, stream)
 
     def render_failure(self, error: KvpipeError, job: str | None, stream: TextIO) -> None:
         _write(failure_document(error, job), job, stream)
@@ -53,13 +54,13 @@ def failure_document(error: KvpipeError, job: str | None = None) -> dict[str, An
     return document
 
 
-def dumps(document: dict[str, Any], one_line: bool = False) -> str:
+def dumps(document: Mapping[str, Any], one_line: bool = False) -> str:
     """JSON text with a final newline. NaN or infinity is our mistake and raises."""
     indent = None if one_line else 2
     return json.dumps(document, indent=indent, allow_nan=False) + "\n"
 
 
-def _write(document: dict[str, Any], job: str | None, stream: TextIO) -> None:
+def _write(document: Mapping[str, Any], job: str | None, stream: TextIO) -> None:
     stream.write(dumps(document, one_line=job is not None))
 
 

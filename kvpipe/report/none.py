@@ -1,6 +1,6 @@
 """No report: for sweeps and programs that read the returned Result or plan.json instead.
 
-The tutorial of this folder: a report is a class with `Options`, `render(report, stream)`, and
+The tutorial of this folder: a report is a class with `Options`, `render(answer, job, stream)`, and
 `PLUGIN`; its twin `conf/report/none.yaml` writes out every option.
 """
 
@@ -10,7 +10,7 @@ from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.report.base import Report, ReportInput
+from kvpipe.report.base import Answer, Report
 
 
 class NoReport(Report):
@@ -21,7 +21,7 @@ class NoReport(Report):
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def render(self, report: ReportInput, stream: TextIO) -> None:
+    def render(self, answer: Answer, job: str | None, stream: TextIO) -> None:
         return None
 
 

@@ -7,9 +7,8 @@ from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.report._contents import contents
-from kvpipe.report.base import Report, ReportInput
-from kvpipe.text.lines import Line, lay_out
+from kvpipe.report.base import Answer, Report
+from kvpipe.text.lines import Line
 from kvpipe.text.width import terminal_width
 
 STYLES = {
@@ -30,8 +29,8 @@ class TextReport(Report):
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def render(self, report: ReportInput, stream: TextIO) -> None:
-        write_lines(lay_out(contents(report), terminal_width()), stream)
+    def render(self, answer: Answer, job: str | None, stream: TextIO) -> None:
+        write_lines(answer.lines(terminal_width()), stream)
 
 
 def write_lines(lines: Iterable[Line], stream: TextIO) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.plugins import COMMANDS, REGISTRIES, SECTIONS
+from kvpipe.plugins import REGISTRIES, SECTIONS
 from kvpipe.request.schema import check_section
 
 _UNITS = {"": 1, "B": 1}
@@ -150,7 +150,6 @@ class PluginChoice:
 class RunConfig:
     """The request. `plugins[section]` for every section of `kvpipe.plugins.SECTIONS`."""
 
-    command: str
     attention: AttentionConfig
     cache: CacheConfig
     device: DeviceConfig
@@ -159,8 +158,8 @@ class RunConfig:
     scheduler: SchedulerConfig
     plugins: Mapping[str, PluginChoice]
     example: Mapping[str, Any]
-    trace: Mapping[str, Any]  # checked by `kvpipe replay`, which alone reads it
-    want: Mapping[str, Any]  # checked by `kvpipe find`, likewise
+    trace: Mapping[str, Any]  # checked by the command that reads it
+    want: Mapping[str, Any]  # likewise
 
 
 def collect(
@@ -169,13 +168,9 @@ def collect(
     """Every problem of shape and type, and the request with each wrong value replaced by the
     fallback's (None where that does not make it whole)."""
     problems: list[Problem] = []
-    known = {*FIXED_SECTIONS, *SECTIONS, "command", "example", "trace", "want"}
+    known = {*FIXED_SECTIONS, *SECTIONS, "example", "trace", "want"}
     for key in raw.keys() - known:
         problems.append(Problem(key, "a known section", f"'{key}'", did_you_mean(key, known)))
-    if raw.get("command") not in COMMANDS:
-        problems.append(
-            Problem("command", f"one of {', '.join(COMMANDS)}", repr(raw.get("command")))
-        )
     for name in ("example", "trace", "want"):
         if not isinstance(raw.get(name), Mapping):
             got = repr(raw.get(name))
@@ -194,7 +189,6 @@ def collect(
     whole = None not in fixed.values() and len(plugins) == len(SECTIONS)
     config = (
         RunConfig(
-            command=str(raw.get("command")),
             plugins=plugins,
             example=_mapping(raw.get("example")),
             trace=_mapping(raw.get("trace")),

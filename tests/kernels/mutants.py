@@ -23,8 +23,8 @@ SUITES = (
     "test_kernels_against_torch.py",
 )
 CU, SHIM = "backends/kernels/kv_cache.cu", "backends/kernels/host_shim.h"
-WRITE = "backends/_write.py"
-GATHER, PAGES, LAUNCH = "backends/_gather.py", "backends/_pages.py", "backends/_launch.py"
+WRITE = "backends/write.py"
+GATHER, PAGES, LAUNCH = "backends/gather.py", "backends/_pages.py", "backends/_launch.py"
 ERRORS = "backends/_errors.py"
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.report.accounts import CAUSES, RankAccount
-from kvpipe.report.base import ReportInput
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.engine_lines import printed_section
+from kvpipe.report.run_input import ReportInput
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
 from kvpipe.text.figures import count, percent, size
@@ -28,7 +28,7 @@ def contents(report: ReportInput) -> list[Section]:
         ]
         sections += [_groups(plan, plan.capacity)]
     if report.log is not None:
-        from kvpipe.report._log_section import log_section
+        from kvpipe.report.log_section import log_section
 
         sections.append(log_section(report.log, len(plan.ranks)))
     sections += _memory(report.profile.ranks)

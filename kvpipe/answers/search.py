@@ -1,4 +1,4 @@
-"""`python -m kvpipe find want.requests=64 want.length=8192`: the least that serves them.
+"""The least that serves a load: searches over the pure plan, for `kvpipe find`.
 
 Every answer is a search over the pure plan: the request is prepared again with one setting changed,
 its memory estimated, its layers planned. Nothing is allocated. What fits is monotonic in each
@@ -7,26 +7,21 @@ setting searched, so bisection finds its edge.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
-from kvpipe.files.atomic import write_atomic
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.request.config import Count, Tokens
 from kvpipe.request.schema import check_section
 from kvpipe.text.figures import count, size
-from kvpipe.text.lines import Line, Section, lay_out
-from kvpipe.text.width import terminal_width
 
 TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 PLENTY = 2**50  # bytes
@@ -50,25 +45,6 @@ class Finding:
     answer: str
     limit: str
     setting: str = ""
-
-
-def run_find(prepared: Prepared, make_folder: Callable[[], Path], out: TextIO) -> int:
-    """Search, report on `out`, write find.json; 0 when something serves what is wanted, else 1."""
-    search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
-    findings = list(search.findings())
-    document = {
-        "want": {"requests": search.want.requests, "length": search.length},
-        "findings": [asdict(finding) for finding in findings],
-    }
-    write_atomic(make_folder() / "find.json", json.dumps(document, indent=1) + "\n")
-    report = prepared.config.plugins["report"].name
-    if report == "json":
-        out.write(json.dumps(document) + "\n")
-    elif report != "none":
-        lines = lay_out([_section(search, findings)], terminal_width())
-        out.writelines(f"{line.text}\n" for line in lines)
-    # The first finding is what the load needs, whether or not anything has it.
-    return 0 if any(finding.setting for finding in findings[1:]) else 1
 
 
 def read_want(raw: Any, prepared: Prepared) -> Want:
@@ -290,22 +266,3 @@ def _devices() -> list[tuple[str, dict[str, Any]]]:
     names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
     options = {name: shipped_option("device", name) for name in sorted(names)}
     return sorted(options.items(), key=lambda item: int(parse_size(item[1]["memory_bytes"])))
-
-
-def _section(search: Search, findings: list[Finding]) -> Section:
-    head = search.prepared.resolved
-    return Section(
-        title=f"find: {count(search.want.requests, 'request')} of {count(search.length, 'token')}, "
-        f"{head.model.name} ({head.served_dtype}, cache {head.cache_dtype})",
-        headers=("", "answer"),
-        align="ll",
-        rows=[(finding.question, finding.answer or "none") for finding in findings],
-        paragraphs=[
-            Line(
-                "memory: profiling=estimate, or cache.kv_cache_memory_bytes where it is set",
-                "faint",
-            ),
-            *(Line(finding.setting) for finding in findings if finding.setting),
-            *(Line(f"{f.question}: {f.limit}", "faint") for f in findings if f.limit),
-        ],
-    )

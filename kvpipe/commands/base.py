@@ -1,0 +1,57 @@
+"""The contract of a command: a prepared request -> an Answer.
+
+A command is `kvpipe/commands/<name>.py` with a class and `PLUGIN`, and `conf/command/<name>.yaml`
+with its options. What all commands share is done once, in front/: the report (text, JSON, none),
+the folder and its files, sweeps, exit codes, `--help`, completion. The tutorial is `find.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.pipeline import Prepared
+from kvpipe.report.base import Answer
+from kvpipe.report.sweep_table import Column
+
+
+class CommandOptions(BaseModel):
+    """The section `command`: the command's name. A command with options of its own adds them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str
+
+
+class Command(ABC):
+    """One word of the command line.
+
+    summary: what it answers, one line, for somebody who has never seen a KV cache. reads: the
+    config sections that it reads and other commands do not. example: a whole command line that
+    works. files: what a job leaves in its folder, its document first. columns: what the table of a
+    sweep shows of each job, beside its status and its overrides; legend: the lines under the
+    table that explain them. fields: of the answer, those that every sweep.csv has, whether or not a
+    job came so far.
+    """
+
+    summary: ClassVar[str]
+    reads: ClassVar[tuple[str, ...]] = ()
+    example: ClassVar[str]
+    files: ClassVar[tuple[str, ...]]
+    columns: ClassVar[tuple[Column, ...]] = ()
+    legend: ClassVar[tuple[str, ...]] = ()
+    fields: ClassVar[tuple[str, ...]] = ()
+    Options: ClassVar[type[BaseModel]] = CommandOptions
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @abstractmethod
+    def run(self, prepared: Prepared, job: str | None) -> Answer:
+        """The answer. job: its name in a sweep, else None.
+
+        ConfigError for what only this command can see to be wrong (nothing is written then);
+        DoesNotFit where the memory is too small to answer at all.
+        """

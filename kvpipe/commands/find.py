@@ -1,0 +1,63 @@
+"""`kvpipe find want.requests=64 want.length=8192`: the least that serves them.
+
+File: find.json (what was wanted, and every finding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+
+from kvpipe.answers.search import Finding, Search, read_want
+from kvpipe.commands.base import Command
+from kvpipe.pipeline import Prepared
+from kvpipe.report.base import Answer
+from kvpipe.text.figures import count
+from kvpipe.text.lines import Line, Section, lay_out
+
+
+class Find(Command):
+    summary = "What a load needs: the cache, share of the card, cards and device that serve it"
+    reads = ("want",)
+    files = ("find.json",)
+    example = "kvpipe find model=llama device=h100_80gb want.requests=64 want.length=8192"
+
+    def run(self, prepared: Prepared, job: str | None) -> Answer:
+        search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
+        findings = list(search.findings())
+        document = {
+            "want": {"requests": search.want.requests, "length": search.length},
+            "findings": [asdict(finding) for finding in findings],
+        }
+        # The first finding is what the load needs, whether or not anything has it.
+        served = any(finding.setting for finding in findings[1:])
+        return Answer(
+            status="fits" if served else "does_not_fit",
+            exit_code=0 if served else 1,
+            lines=partial(lay_out, [_section(search, findings)]),
+            document=document,
+            fields={finding.question: finding.answer or None for finding in findings},
+        )
+
+
+def _section(search: Search, findings: Sequence[Finding]) -> Section:
+    head = search.prepared.resolved
+    return Section(
+        title=f"find: {count(search.want.requests, 'request')} of {count(search.length, 'token')}, "
+        f"{head.model.name} ({head.served_dtype}, cache {head.cache_dtype})",
+        headers=("", "answer"),
+        align="ll",
+        rows=[(finding.question, finding.answer or "none") for finding in findings],
+        paragraphs=[
+            Line(
+                "memory: profiling=estimate, or cache.kv_cache_memory_bytes where it is set",
+                "faint",
+            ),
+            *(Line(finding.setting) for finding in findings if finding.setting),
+            *(Line(f"{f.question}: {f.limit}", "faint") for f in findings if f.limit),
+        ],
+    )
+
+
+PLUGIN = Find

@@ -1,0 +1,77 @@
+"""`kvpipe replay`: profiling and grouping as in `run`, then a trace of requests. Owns no memory.
+
+Files: replay.json (every figure) and blocks_over_time.svg (the plot).
+"""
+
+from __future__ import annotations
+
+from kvpipe.cache.plan import Plan
+from kvpipe.commands.base import Command
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
+from kvpipe.report.base import Answer
+from kvpipe.report.sweep_table import Column, figure
+from kvpipe.text.lines import Line
+
+
+class Replay(Command):
+    summary = "A trace of real requests, step by step, through the block manager on this plan"
+    reads = ("trace",)
+    example = "kvpipe replay model=llama device=h100_80gb trace=azure_code_sample"
+    columns = (
+        Column(title="together", align="r", text=figure("max_running")),
+        Column(title="peak blocks", align="r", text=figure("peak_in_use")),
+        Column(title="preemptions", align="r", text=figure("preemptions")),
+    )
+    files = ("replay.json", "blocks_over_time.svg")
+    legend = ("together: most requests that ran at once",)
+
+    def run(self, prepared: Prepared, job: str | None) -> Answer:
+        _need_numpy()
+        from kvpipe.replay.play import read_trace, replay
+        from kvpipe.replay.plot import render_svg
+        from kvpipe.replay.text import render
+
+        trace = read_trace(prepared.config.trace)
+        requests = trace.requests()
+        result = replay(
+            requests,
+            plan_of(prepared),
+            trace.options,
+            max_num_seqs=prepared.resolved.max_num_seqs,
+            prefix_caching=prepared.config.cache.enable_prefix_caching,
+        )
+        resolved = prepared.resolved
+        heading = f"{resolved.model.name} on {resolved.device.name}"
+        document = result.to_json()
+        return Answer(
+            status="fits",
+            exit_code=0,
+            lines=lambda width: map(Line, render(result, heading, width).split("\n")),
+            document=document,
+            pictures={"blocks_over_time.svg": render_svg(result)},
+            fields={
+                "max_running": result.max_running,
+                "peak_in_use": result.peak_in_use,
+                "preemptions": result.counts.preemptions,
+            },
+        )
+
+
+def plan_of(prepared: Prepared) -> Plan:
+    """The stages before memory is owned: what the request's memory becomes."""
+    backend = make_backend(prepared.config, prepared.resolved.backend)
+    profile = profile_ranks(prepared, backend)
+    return plan_with(prepared, profile.available_kv_bytes, compared=())
+
+
+def _need_numpy() -> None:
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            Problem("command", "numpy for `replay`", "none", "pip install 'kvpipe[torch]'")
+        ) from error
+
+
+PLUGIN = Replay

@@ -1,0 +1,114 @@
+"""`kvpipe run`, the default: all five stages, and what they found out.
+
+Files: plan.json (every figure; docs/plan_schema.md) and memory_map.svg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from kvpipe.cache.plan import Plan
+from kvpipe.commands.base import Command
+from kvpipe.errors import DoesNotFit
+from kvpipe.pipeline import Prepared, execute
+from kvpipe.report.base import Answer
+from kvpipe.report.contents import contents
+from kvpipe.report.document import plan_document
+from kvpipe.report.memory_map import memory_map
+from kvpipe.report.of_run import report_input
+from kvpipe.report.run_input import ReportInput
+from kvpipe.report.summary import FIELDS, summary
+from kvpipe.report.sweep_table import Column, figure
+from kvpipe.stages.binding.base import VerifyReport
+from kvpipe.text.figures import size
+from kvpipe.text.lines import lay_out
+
+
+def _kv(row: Mapping[str, Any]) -> str:
+    return "-" if row.get("kv_bytes") is None else size(row["kv_bytes"])
+
+
+def _waste(row: Mapping[str, Any]) -> str:
+    return "-" if row.get("waste_percent") is None else f"{row['waste_percent']:.1f}%"
+
+
+class Run(Command):
+    summary = "Does it fit, how many requests, what is wasted: planned, allocated, bound, proved"
+    example = "kvpipe run model=llama3_70b device=h200 parallel=tp2"
+    columns = (
+        Column(title="max len", align="r", text=figure("max_model_len")),
+        Column(title="peak", align="r", text=figure("requests_at_peak")),
+        Column(title="steady", align="r", text=figure("requests_steady")),
+        Column(title="KV", align="r", text=_kv),
+        Column(title="waste", align="r", text=_waste),
+    )
+    legend = (
+        "peak, steady: requests of max len that fit. waste: of the KV bytes, steady state",
+        "what each engine would print: in the CSV",
+    )
+    fields = tuple(name for name in FIELDS if name != "printed")
+    files = ("plan.json", "memory_map.svg")
+
+    def run(self, prepared: Prepared, job: str | None) -> Answer:
+        try:
+            result = execute(prepared)
+        except DoesNotFit as error:
+            if prepared.config.plugins["profiling"].name == "log":
+                from kvpipe.commands._refused_log import answer_of_refusal
+
+                if answer := answer_of_refusal(prepared, error, job):
+                    return answer
+            raise
+        return answer_of(report_input(result, job))
+
+
+def answer_of(report: ReportInput) -> Answer:
+    """What a finished run answers."""
+    document = plan_document(report)
+    status, exit_code, complaints = _verdict(report.plan, report.verify)
+    return Answer(
+        status=status,
+        exit_code=exit_code,
+        complaints=complaints,
+        lines=partial(lay_out, contents(report)),
+        document=document,
+        pictures={"memory_map.svg": memory_map(document)},
+        fields={} if status == "failed" else summary(document),
+    )
+
+
+def _verdict(plan: Plan, proof: VerifyReport) -> tuple[str, int, tuple[str, ...]]:
+    """status, exit code, and why it is not "fits"."""
+    if wrong := _unproven(proof):
+        return "failed", 3, (wrong,)
+    if nothing := _holds_nothing(plan):
+        return "does_not_fit", 1, (nothing,)
+    return "fits", 0, ()
+
+
+def _holds_nothing(plan: Plan) -> str:
+    """An engine whose admission looks away starts; a plan that can run no request does not fit."""
+    capacity = plan.capacity
+    if capacity is None or capacity.requests_at_peak:
+        return ""
+    return (
+        f"scheduler.max_model_len: engine={plan.engine} starts, but not one request of "
+        f"{capacity.request_len:,} tokens can run. Lower it to {capacity.longest_request:,}, or "
+        "give the cache more memory"
+    )
+
+
+def _unproven(proof: VerifyReport) -> str:
+    """What the self-proof shows to be broken: the cache, or, with a fault injected, the proof."""
+    if proof.inject == "none" and proof.mismatches and proof.summary:
+        return f"binding.verify: {proof.summary}"
+    if proof.inject == "none" and proof.mismatches:
+        return f"binding.verify: {proof.mismatches:,} values read back were not those written"
+    if proof.inject != "none" and proof.rows and not proof.mismatches:
+        return f"binding.verify.inject={proof.inject}: the fault was injected and did not show"
+    return ""
+
+
+PLUGIN = Run

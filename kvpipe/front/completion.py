@@ -1,0 +1,27 @@
+"""Shell completion: a command word first, then what Hydra completes (groups, choices, keys)."""
+
+from __future__ import annotations
+
+import os
+
+from kvpipe.front.words import is_setting
+from kvpipe.plugins import COMMANDS
+
+_LINE = "COMP_LINE"  # what the shell has of the line so far; Hydra's scripts pass it on
+
+
+def command_words() -> list[str]:
+    """The commands that the first word of the line may become; and the word is taken off the line,
+    in this process's environment, so that Hydra completes the settings after it."""
+    line = os.environ.get(_LINE, "")
+    words = line.split()
+    rest = words[2:] if words[:1] == ["python"] else words[1:]
+    if rest and not is_setting(rest[0]) and rest[0] in COMMANDS and line != line.rstrip():
+        os.environ[_LINE] = line.replace(f" {rest[0]}", "", 1)
+        return []
+    if len(rest) > 1 and rest[0] in COMMANDS:
+        os.environ[_LINE] = line.replace(f" {rest[0]}", "", 1)
+        return []
+    if len(rest) > 1:
+        return []
+    return [name for name in COMMANDS.names() if name.startswith(rest[0] if rest else "")]

@@ -1,0 +1,104 @@
+"""`--help`: one screen for kvpipe, one for each command; `--help all` is Hydra's list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvpipe.plugins import COMMANDS
+from kvpipe.request.described import Choice, choices
+from kvpipe.text.lines import Line, Section, lay_out
+
+EXAMPLES = (
+    ("does it fit on this card", "kvpipe model=llama3_70b device=h200 parallel=tp2"),
+    ("any model's config.json", "kvpipe ./my-model device=h200"),
+    ("what serves a load", "kvpipe find device=h100_80gb want.requests=64 want.length=8192"),
+    ("several at once", "kvpipe -m cache=full,fp8 scheduler.max_model_len=8192,32768 device=l4"),
+    ("as vLLM plans it", "kvpipe model=gemma3_27b device=h200 engine=vllm_0_33"),
+)
+
+
+def help_lines(command: str | None, width: int) -> Iterator[Line]:
+    """The screen of a command, or of kvpipe where none is named."""
+    yield from lay_out(_overview() if command is None else _of_command(command), width)
+
+
+def _overview() -> list[Section]:
+    return [
+        Section(
+            title="kvpipe: will a model's KV cache fit, for how many requests, and which flags",
+            verbatim=[
+                Line("  kvpipe [command] [org/name | path] [group=choice ...] [key=value ...]"),
+                Line("  kvpipe -m cache=full,sliding cache.block_size=16,32        (a sweep)"),
+            ],
+        ),
+        Section(
+            title="Commands (kvpipe COMMAND --help says more)",
+            align="ll",
+            rows=[(name, COMMANDS.get(name).summary) for name in COMMANDS.names()],
+        ),
+        Section(
+            title="Try",
+            verbatim=[
+                line
+                for what, command in EXAMPLES
+                for line in (Line(f"  {what}:", "faint"), Line(f"    {command}"))
+            ],
+        ),
+        Section(
+            title="More",
+            paragraphs=[
+                Line("--help all: every group with its choices, every setting with its value"),
+                Line("--cfg job -p cache: one group as this command line sets it"),
+                Line('Sizes are bytes or "30GiB"; lengths are tokens. --config-dir DIR: your YAML'),
+                Line("exit codes: 0 it fits, 1 it does not, 2 the request is wrong, 3 we failed"),
+            ],
+        ),
+    ]
+
+
+def _of_command(name: str) -> list[Section]:
+    command = COMMANDS.get(name)
+    sections = [
+        Section(title=f"kvpipe {name}: {command.summary}", verbatim=[Line(f"  {command.example}")])
+    ]
+    for group in ("command", *command.reads):
+        found = [choice for choice in choices(group) if group != "command" or choice.name == name]
+        sections += _of_group(group, found)
+    sections.append(
+        Section(
+            title="As every command",
+            paragraphs=[
+                Line(
+                    "model=, device=, cache=, parallel=, scheduler=, engine= say what is planned, "
+                    "report=json|none how it is told; -m sweeps. --help all lists them."
+                )
+            ],
+        )
+    )
+    return sections
+
+
+def _of_group(group: str, found: list[Choice]) -> Iterator[Section]:
+    """The choices of a group where there are several, then the settings of the richest of them."""
+    if len(found) > 1:
+        yield Section(
+            title=f"{group}=",
+            align="ll",
+            rows=[(choice.name, choice.comment) for choice in found],
+        )
+    settings = {
+        setting.key: setting
+        for choice in sorted(found, key=lambda choice: len(choice.settings))
+        for setting in choice.settings
+        if setting.key != "name"
+    }
+    if settings:
+        yield Section(
+            title=f"{group}: settings",
+            headers=("key", "default", "what it is"),
+            align="lll",
+            rows=[
+                (f"{group}.{setting.key}", setting.value, setting.comment)
+                for setting in settings.values()
+            ],
+        )

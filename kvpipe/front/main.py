@@ -1,0 +1,151 @@
+"""kvpipe [command] [org/name | path] [group=choice] [key=value]: one request or a sweep.
+
+stdout carries the report and nothing else. Exit codes: 0 it fits and every stage ran, 1 it does not
+fit, 2 the request is wrong (nothing was written), 3 we failed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from kvpipe.errors import ConfigError, KvpipeError, Problem
+
+
+def main() -> None:
+    """The console script."""
+    # Composing makes many small objects and few cycles: looking for cycles less often saves a tenth
+    # of the start.
+    gc.set_threshold(50_000)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # `kvpipe | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except OSError as error:  # a full disk behind stdout
+        complain([f"stdout: {error.strerror}"])
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 3
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of one command line."""
+    try:
+        return _dispatch(list(arguments))
+    except KvpipeError as error:
+        complain(error.lines())
+        if {"report=json", "report.name=json"} & set(arguments):
+            from kvpipe.report.json_ import dumps, failure_document
+
+            sys.stdout.write(dumps(failure_document(error)))
+        return error.exit_code
+    except (OSError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # ours: say so in one line, and where
+        from kvpipe.front.job import failure
+
+        complain([*failure(error).lines, "this is a fault of kvpipe, not of your request"])
+        return 3
+
+
+def complain(lines: Sequence[str]) -> None:
+    from kvpipe.processes.agree import world
+
+    here = world()
+    who = f"kvpipe (rank {here.rank})" if here is not None else "kvpipe"
+    for line in lines:
+        with suppress(OSError):  # a full disk behind stderr: the exit code still tells
+            print(f"{who}: {line}", file=sys.stderr, flush=True)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if "--version" in arguments:
+        from kvpipe import __version__
+
+        print(f"kvpipe {__version__}")
+        return 0
+    if {"--help", "-h"} & set(arguments) and "all" not in arguments:
+        return _help(arguments)
+    from kvpipe.front.hydra_private import flags_parser
+    from kvpipe.front.words import words_to_overrides
+
+    parser = flags_parser()
+    arguments = [word for word in arguments if word != "all" or "--help" not in arguments]
+    parser.error = _refuse_arguments  # type: ignore[method-assign]
+    args = parser.parse_intermixed_args(arguments)
+    if args.experimental_rerun:
+        _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
+    args.overrides = words_to_overrides(args.overrides)
+    if args.multirun:
+        from kvpipe.front.sweep import run_sweep
+
+        return run_sweep(args, parser)
+    if args.shell_completion:
+        from kvpipe.front.completion import command_words
+
+        print(" ".join(command_words()), end=" ")
+    if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
+        from kvpipe.front.hydra_front import run_hydra
+
+        return run_hydra(args, parser, lambda config: None)
+    return _run_one(args.overrides, args.config_dir, args.config_path, args.config_name)
+
+
+def _help(arguments: Sequence[str]) -> int:
+    """--help, of the command that is named where one is."""
+    from kvpipe.front.help import help_lines
+    from kvpipe.plugins import COMMANDS
+    from kvpipe.report.text import write_lines
+    from kvpipe.text.width import terminal_width
+
+    named = [word for word in arguments if word in COMMANDS]
+    write_lines(help_lines(named[0] if named else None, terminal_width()), sys.stdout)
+    return 0
+
+
+def _refuse_arguments(message: str) -> NoReturn:
+    """What argparse has to say, as one problem."""
+    knob = "settings are key=value, choices group=choice: see --help"
+    raise ConfigError(Problem("command line", "arguments that kvpipe knows", message, knob))
+
+
+def _run_one(
+    overrides: list[str], config_dir: str | None, config_path: str | None, config_name: str | None
+) -> int:
+    from kvpipe.files.folders import new_folder, save_config
+    from kvpipe.front.prepared import prepared_request
+    from kvpipe.request.compose import CONFIG_NAME, run_folder
+
+    request = prepared_request(
+        overrides,
+        config_dir=config_dir,
+        config_path=config_path,
+        config_name=config_name or CONFIG_NAME,
+    )
+
+    def make_folder() -> Path:
+        folder = new_folder(run_folder(request.config, "hydra.run.dir"))
+        save_config(request.config, overrides, folder)
+        return folder
+
+    from kvpipe.front.job import run_beside, run_job
+    from kvpipe.processes.agree import world
+
+    here = world()
+    if here is not None and here.rank:
+        return run_beside(request.prepared).exit_code
+    outcome = run_job(request.prepared, make_folder, sys.stdout, job=None)
+    complain(outcome.lines)
+    return outcome.exit_code

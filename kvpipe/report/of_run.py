@@ -1,0 +1,78 @@
+"""A finished run -> what its reports are written from: notes, accounts, the log, the serve line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvpipe.answers.advice import advise
+from kvpipe.answers.serve_line import line_of
+from kvpipe.notes import Note
+from kvpipe.pipeline import Result
+from kvpipe.report.accounts import replicas_of, split_bytes
+from kvpipe.report.run_input import Headline, ReportInput
+from kvpipe.stages.binding.base import VerifyReport
+
+if TYPE_CHECKING:  # needed for logs alone
+    from kvpipe.answers.log_answer import LogComparison
+
+
+def report_input(result: Result, job: str | None = None) -> ReportInput:
+    """What the reports are given of a run."""
+    resolved, plan = result.prepared.resolved, result.plan
+    return ReportInput(
+        headline=Headline(
+            model=f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})",
+            engine=plan.engine,
+            device=resolved.device.name,
+            backend=resolved.backend,
+            backend_reason=resolved.backend_reason,
+        ),
+        plan=plan,
+        profile=result.profile,
+        accounts=split_bytes(plan, result.profile, resolved.max_num_seqs, replicas_of(resolved)),
+        verify=_proof([bound.verify for bound in result.bound]),
+        notes=(*resolved.notes, *result.profile.notes, *_notes(result), *advise(result)),
+        timings=result.timings,
+        address_map={"ranks": [where.to_json() for where in result.addresses]},
+        config=result.prepared.raw,
+        backend_facts=result.backend.describe(),
+        job=job,
+        log=_compared_with_log(result),
+        serve=line_of(result),
+    )
+
+
+def _compared_with_log(result: Result) -> LogComparison | None:
+    log = result.profile.log
+    if log is None:
+        return None
+    from kvpipe.answers.log_answer import compare_with_log
+
+    return compare_with_log(result.prepared, log, result.plan.limits.max_model_len)
+
+
+def _proof(reports: list[VerifyReport]) -> VerifyReport:
+    """One report for the ranks that ran here: counts add up; digests stand side by side."""
+    first = reports[0]
+    if len(reports) == 1:
+        return first
+    return VerifyReport(
+        layers=sum(report.layers for report in reports),
+        tokens=sum(report.tokens for report in reports),
+        state_pages=sum(report.state_pages for report in reports),
+        rows=sum(report.rows for report in reports),
+        gathered_rows=sum(report.gathered_rows for report in reports),
+        mismatches=sum(report.mismatches for report in reports),
+        digest=" ".join(report.digest for report in reports),
+        digest_of=first.digest_of,
+        inject=first.inject,
+        reason=first.reason,
+        summary="; ".join(report.summary for report in reports if report.summary),
+    )
+
+
+def _notes(result: Result) -> list[Note]:
+    texts = [text for where in result.addresses for text in where.notes]
+    for bound in result.bound:
+        texts += bound.notes
+    return [Note(text=text) for text in dict.fromkeys(texts)]

@@ -1,0 +1,105 @@
+"""A command is a plugin: every registered one keeps the same promises, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from kvpipe.errors import ConfigError
+from kvpipe.front.completion import command_words
+from kvpipe.front.help import EXAMPLES
+from kvpipe.front.main import run
+from kvpipe.front.words import words_to_overrides
+from kvpipe.plugins import COMMANDS
+from kvpipe.request.confdir import CONF_DIR
+
+NAMES = COMMANDS.names()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def example(name: str) -> list[str]:
+    program, *words = shlex.split(COMMANDS.get(name).example)
+    assert program == "kvpipe"
+    return words
+
+
+def left(folder: Path) -> set[str]:
+    (run_folder,) = folder.glob("outputs/*/*/")
+    return {path.name for path in run_folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_its_yaml_and_its_help(name: str, capsys) -> None:
+    assert (CONF_DIR / "command" / f"{name}.yaml").is_file()
+    assert run([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert COMMANDS.get(name).example in said
+    assert max(map(len, said.splitlines())) <= 100
+    for section in COMMANDS.get(name).reads:
+        assert f"{section}." in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_of_every_command_works_and_leaves_its_files(name, capsys, folder) -> None:
+    assert run(example(name)) == 0
+    assert capsys.readouterr().out
+    assert left(folder) == {*COMMANDS.get(name).files, "result.json"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_answers_as_one_json_document_which_it_also_writes(
+    name, capsys, folder
+) -> None:
+    assert run([*example(name), "report=json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (written,) = folder.glob(f"outputs/*/*/{COMMANDS.get(name).files[0]}")
+    assert json.loads(written.read_text()) == document
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_can_be_swept_and_be_silent(name, capsys, folder) -> None:
+    words = [*example(name), "cache.block_size=16,32"]
+    assert run(["-m", *words]) == 0
+    assert "2 jobs, 2 fit" in capsys.readouterr().out
+    assert run([*example(name), "report=none"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_completion_offers_every_command_and_goes_on_after_it(name, monkeypatch) -> None:
+    monkeypatch.setenv("COMP_LINE", f"kvpipe {name[:2]}")
+    assert name in command_words()
+    monkeypatch.setenv("COMP_LINE", f"kvpipe {name} mod")
+    assert command_words() == []
+    import os
+
+    assert os.environ["COMP_LINE"] == "kvpipe mod"
+    monkeypatch.setenv("COMP_LINE", "kvpipe model=llama ca")
+    assert command_words() == []
+
+
+def test_the_examples_of_the_first_help_screen_are_requests_that_fit(folder, capsys) -> None:
+    from kvpipe.front.prepared import prepared_request
+
+    for _, command in EXAMPLES:
+        words = shlex.split(command)[1:]
+        if "-m" in words or "./my-model" in words:
+            continue
+        prepared_request(words_to_overrides(words))
+    assert run(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in NAMES) and len(said.splitlines()) <= 40
+
+
+def test_an_unknown_word_lists_every_command() -> None:
+    with pytest.raises(ConfigError) as caught:
+        words_to_overrides(["walk"])
+    assert all(name in str(caught.value) for name in NAMES)
