@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -129,10 +129,18 @@ def profile_ranks(prepared: Prepared, backend: Backend) -> MemoryProfile:
 def plan_with(
     prepared: Prepared, memory: Sequence[int], compared: Sequence[EngineRules] = COMPARED
 ) -> Plan:
-    """Stage 3 alone: the plan of this request in `memory` bytes a rank."""
+    """Stage 3 alone: the plan of this request in `memory` bytes a rank. `auto` is a length that
+    runs: where an engine would settle on one that it can never schedule, the longest that it can.
+    """
     request = _grouping(prepared.config, prepared.resolved, tuple(memory), tuple(compared))
-    plan: Plan = prepared.config.plugins["grouping"].make().run(request)
-    return plan
+    grouping = prepared.config.plugins["grouping"].make()
+    plan: Plan = grouping.run(request)
+    held = plan.capacity
+    if not request.fit or held is None or held.requests_at_peak or not held.longest_request:
+        return plan
+    limits = request.limits.with_length(held.longest_request)
+    runs: Plan = grouping.run(replace(request, limits=limits, fit=False))
+    return replace(runs, requested_len=plan.requested_len)
 
 
 def make_backend(config: RunConfig, name: str) -> Backend:

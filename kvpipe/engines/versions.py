@@ -106,13 +106,35 @@ RULES: tuple[Row, ...] = (
         "issue 43308: the same memory, 55 thousand tokens in 0.20.0, 525 thousand in 0.21.0",
         certain=True,
     ),
+    Row(
+        rule="padding_threshold",
+        value=1.0,
+        until=(0, 12, 0),
+        source="pull request 29303 of November 2025 (19 + 18 layers padded by 17 before it)",
+        certain=False,
+    ),
+    Row(
+        rule="padding_threshold",
+        value=1.25,
+        since=(0, 12, 0),
+        until=(0, 20, 0),
+        source="pull request 29303; 1.25 in 0.17.0",
+        certain=False,
+    ),
+    Row(
+        rule="padding_threshold",
+        value=1.5,
+        since=(0, 20, 0),
+        source="pull request 2366 of tpu-inference quotes 1.5 in April 2026; 1.5 in 0.27.0 and "
+        "0.33.0",
+        certain=False,
+    ),
     *_changed(
-        "padding_threshold",
-        1.25,
-        1.5,
-        (0, 20, 0),
-        "1.25 in 0.17.0; pull request 2366 of tpu-inference quotes 1.5 in April 2026; "
-        "1.5 in 0.27.0 and 0.33.0",
+        "watermark",
+        0.01,
+        0.0,
+        (0, 8, 0),
+        "the block manager of the V0 engine kept 1% free; V1 is the default from 0.8.0",
         certain=False,
     ),
     *_changed(
@@ -128,7 +150,13 @@ RULES: tuple[Row, ...] = (
         "admission", "first_group", "every_group", (0, 21, 0), f"{_READ}; {_BETWEEN}", certain=False
     ),
     *_changed(
-        "reserves_null_block", False, True, (0, 21, 0), f"{_READ}; {_BETWEEN}", certain=False
+        "reserves_null_block",
+        False,
+        True,
+        (0, 26, 0),
+        "a log of 0.23.1 admits a request that fills every block; pull request 47272, open in July "
+        "2026 when 0.25 was out; 0.33.0 checked case by case",
+        certain=False,
     ),
     *_changed(
         "cuda_block_sizes",
@@ -170,7 +198,17 @@ RULES: tuple[Row, ...] = (
 )
 
 # Where two neighbouring sets of rules differ: one release of each set.
-DISTINCT: tuple[str, ...] = ("0.8.0", "0.12.0", "0.17.0", "0.20.0", "0.21.0", "0.26.0", "0.33.0")
+DISTINCT: tuple[str, ...] = (
+    "0.7.0",
+    "0.8.0",
+    "0.11.0",
+    "0.12.0",
+    "0.17.0",
+    "0.20.0",
+    "0.21.0",
+    "0.26.0",
+    "0.33.0",
+)
 
 
 def rules_of(version: str, name: str | None = None) -> EngineRules:

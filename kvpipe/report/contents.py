@@ -98,7 +98,7 @@ def _capacity(
     ]
     paragraphs = [
         f"{count(plan.num_blocks, 'block')} of {size(one)}: {cap.usable_blocks:,} for requests, "
-        f"{null} null",
+        f"{null} {'null' if null == 1 else 'kept back'}",
         f"longest request: {cap.longest_request:,} tokens, alone in the cache",
         f"a request costs {size(cap.bytes_fixed)} + {size(cap.bytes_per_token)} a token (steady "
         "state, from above)",

@@ -57,6 +57,11 @@ class Admission:
     def fits(self, limits: RequestLimits) -> bool:
         return self.required_bytes(limits) <= self.usable
 
+    def runs(self, limits: RequestLimits, num_blocks: int) -> bool:
+        """Whether a request of the full length can really be held, whatever the check counts."""
+        needed = sum(group.spec.peak_blocks(limits) for group in self.pool.groups)
+        return needed <= self.rules.usable_blocks(num_blocks)
+
     def longest(self, limits: RequestLimits) -> int | None:
         """The longest length up to max_model_len that fits; None if not even one token does."""
         return longest_length(lambda n: self.fits(limits.with_length(n)), limits.max_model_len)
@@ -139,15 +144,27 @@ def _advice(
     rank: Admission, limits: RequestLimits, ranks: Sequence[Admission], longest: int | None
 ) -> str:
     ways = []
-    if longest:
-        everywhere = [each.longest(limits) for each in ranks]
-        shortest = min((n for n in everywhere if n), default=longest)
-        ways.append(f"Lower it to {shortest:,}")
+    if longest and (shorter := longest_that_runs(ranks, limits)):
+        ways.append(f"Lower it to {shorter:,}")
     if batch := smaller_batch(ranks, limits):
         ways.append(f"lower scheduler.max_num_batched_tokens to {batch:,}")
     ways.append(f"raise {rank.knob}")
     line = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
-    return line if longest else f"No length fits: {line}"
+    return line if ways[0].startswith("Lower") else f"No length fits: {line}"
+
+
+def longest_that_runs(ranks: Sequence[Admission], limits: RequestLimits) -> int | None:
+    """The longest length that every rank admits and can hold; None where there is none. An engine
+    may admit a length that it can never schedule."""
+    admitted = [each.longest(limits) for each in ranks]
+    if None in admitted:
+        return None
+    counts = [each.pool.num_blocks(each.memory) for each in ranks]
+    common = min((n for n in counts if n is not None), default=0)
+    return longest_length(
+        lambda n: all(each.runs(limits.with_length(n), common) for each in ranks),
+        min(n for n in admitted if n),
+    )
 
 
 def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | None:
@@ -155,7 +172,8 @@ def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | No
     on every rank: tokens in flight are held beside a window. None if no batch budget does it."""
     batch = limits.max_num_batched_tokens // 2
     while batch >= 256:
-        if all(rank.fits(replace(limits, max_num_batched_tokens=batch)) for rank in ranks):
+        fewer = replace(limits, max_num_batched_tokens=batch)
+        if longest_that_runs(ranks, fewer) == limits.max_model_len:
             return batch
         batch //= 2
     return None
