@@ -176,6 +176,11 @@ def others_charged(version: str) -> bool:
     return bool(_value("others_charged", version))
 
 
+def all_ranks_sample(version: str) -> bool:
+    """The V0 engine sampled on the first rank alone."""
+    return not version or parse_version(version) >= (0, 8, 0)
+
+
 def chunked_beyond(version: str) -> int:
     """Before 0.8, the length above which prompts are cut into chunks; 0: they always are."""
     return int(_value("chunked_prefill_beyond", version))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil
+from math import ceil, floor
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from kvpipe.engines.defaults import graphs_reserved
+from kvpipe.engines.defaults import all_ranks_sample, graphs_reserved, others_charged
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
 from kvpipe.request.config import Bytes, parse_size
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
@@ -52,11 +53,15 @@ class EstimateProfiling:
             )
         tp, pp = request.parallel.tp, request.parallel.pp
         here = request.ranks or range(tp * pp)
+
+        def kind(rank: int) -> tuple[int, bool]:
+            return rank // tp, rank % tp == 0 or all_ranks_sample(request.engine_version)
+
         by_stage = {
-            stage: self.rank_memory(stage, request)
-            for stage in dict.fromkeys(rank // tp for rank in here)
+            (stage, samples): self.rank_memory(stage, request, samples)
+            for stage, samples in dict.fromkeys(map(kind, here))
         }
-        ranks = [replace(by_stage[rank // tp], rank=rank) for rank in here]
+        ranks = [replace(by_stage[kind(rank)], rank=rank) for rank in here]
         notes = tuple(self.notes(request))
         return MemoryProfile(plugin=self.options.name, ranks=tuple(ranks), notes=notes)
 
@@ -68,8 +73,11 @@ class EstimateProfiling:
         if self.options.other_instances_bytes:
             yield _other_instances(self.options.other_instances_bytes, request)
 
-    def rank_memory(self, stage: int, request: ProfilingRequest) -> RankMemory:
-        """The account of one rank of a pipeline stage."""
+    def rank_memory(
+        self, stage: int, request: ProfilingRequest, samples: bool = True
+    ) -> RankMemory:
+        """The account of one rank of a pipeline stage. samples: it runs the sampler, where the
+        stage does."""
         total, share = device_total(request.device), request.gpu_memory_utilization
         requested = MemoryItem(
             name="requested",
@@ -77,7 +85,8 @@ class EstimateProfiling:
             how=total.how,
             source=f"total x cache.gpu_memory_utilization={share}, a share of the whole card",
         )
-        charged = (self.weights(stage, request), *self.ranges(stage, request))
+        _refuse_without_room(requested, total, self.options.other_instances_bytes, request)
+        charged = (self.weights(stage, request), *self.ranges(stage, request, samples))
         available = requested.num_bytes - sum(item.num_bytes for item in charged)
         if available <= 0:
             raise DoesNotFit(_nothing_left(requested, charged, total), available_bytes=(available,))
@@ -93,8 +102,9 @@ class EstimateProfiling:
             rank=stage, total=total, requested=requested, charged=charged, available_kv=item
         )
 
-    def ranges(self, stage: int, request: ProfilingRequest) -> list[MemoryItem]:
-        """Activations, context, graphs where this release reserves them, other processes."""
+    def ranges(self, stage: int, request: ProfilingRequest, samples: bool) -> list[MemoryItem]:
+        """What loading makes of the weights, activations, context, graphs where this release
+        reserves them, other processes where it counts them."""
         options, model, tp = self.options, request.model, request.parallel.tp
         last = stage == request.parallel.pp - 1
         peak = activations(
@@ -102,13 +112,16 @@ class EstimateProfiling:
             batched_tokens=request.max_num_batched_tokens,
             max_num_seqs=request.max_num_seqs,
             tp=tp,
-            has_head=last,
+            has_head=last and samples,
+            is_packed=is_packed(model, request.served_dtype),
         )
-        items = [_item(peak), _item(context(tp))]
+        items = [_item(peak), _item(context(tp, request.device.total_bytes))]
+        if options.weights_bytes == "auto":
+            items.insert(0, loading(self.weights(stage, request), request))
         if not options.enforce_eager and graphs_reserved(request.engine_version):
             layers = request.stage_layers[stage] if request.stage_layers else model.num_layers
             items.append(_item(graphs(model, num_layers=layers, max_num_seqs=request.max_num_seqs)))
-        if options.other_instances_bytes:
+        if options.other_instances_bytes and others_charged(request.engine_version):
             items.append(
                 MemoryItem(
                     name="other instances",
@@ -128,6 +141,29 @@ class EstimateProfiling:
                 source="profiling.weights_bytes",
             )
         return rank_weights(stage, request)
+
+
+def is_packed(model: ModelGeometry, served_dtype: str) -> bool:
+    """Whether the checkpoint has fewer bytes than its numbers take in the served dtype."""
+    whole = (model.parameter_count or 0) * DTYPE_BYTES[served_dtype]
+    return model.weight_bytes is not None and model.weight_bytes < 0.9 * whole
+
+
+def loading(weights: MemoryItem, request: ProfilingRequest) -> MemoryItem:
+    """What an engine makes of the file's bytes: padded vocabularies and buffers; of packed weights
+    also alignment, copies and what is unpacked for good."""
+    packed = is_packed(request.model, request.served_dtype)
+    best, high = (0.015, 0.10) if packed else (0.0, 0.006)
+    return MemoryItem(
+        name="loading",
+        num_bytes=int(weights.num_bytes * best),
+        how="estimated",
+        source="engines hold 1.4% to 8.6% more than a packed file has (three logs)"
+        if packed
+        else "padding and buffers: 0 to 0.5% of the weights in four logs",
+        low_bytes=0,
+        high_bytes=int(weights.num_bytes * high),
+    )
 
 
 def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
@@ -189,10 +225,29 @@ def _at_most(item: MemoryItem) -> int:
     return item.num_bytes if item.high_bytes is None else item.high_bytes
 
 
+def _refuse_without_room(
+    requested: MemoryItem, total: MemoryItem, held: int, request: ProfilingRequest
+) -> None:
+    """Releases that do not count what others hold ask for their whole share at the start."""
+    free = total.num_bytes - held
+    if not held or others_charged(request.engine_version) or requested.num_bytes <= free:
+        return
+    share = floor(100 * max(0, free) / total.num_bytes) / 100
+    way = f"Lower it to {share:.2f}" if share > 0 else "Choose another device"
+    raise DoesNotFit(
+        f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB must be free when vLLM "
+        f"{request.engine_version} starts, and {max(0, free) / GIB:.2f} GiB are, beside the "
+        f"{held / GIB:.2f} GiB of other processes. {way}",
+        needed_bytes=(requested.num_bytes,),
+        available_bytes=(max(0, free),),
+    )
+
+
 def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...], total: MemoryItem) -> str:
     parts = " + ".join(f"{item.name} {item.num_bytes / GIB:.2f} GiB" for item in charged)
     needed = sum(item.num_bytes for item in charged) / total.num_bytes
-    way = f"Raise it above {needed:.2f}, " if needed < 1 else ""
+    share = ceil(1000 * needed) / 1000  # rounded to the safe side
+    way = f"Raise it above {share:.3f}, " if share < 1 else ""
     lower = "lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs, raise "
     if not way:
         lower = lower.capitalize()
@@ -240,12 +295,20 @@ def _graphs_outside(request: ProfilingRequest) -> Note:
 
 def _other_instances(held: int, request: ProfilingRequest) -> Note:
     total, share = request.device.total_bytes, request.gpu_memory_utilization
+    if not others_charged(request.engine_version):
+        return Note(
+            text=f"other processes hold {held / GIB:.2f} GiB: vLLM {request.engine_version} counts "
+            "what grows after its start, so they must be there before it starts, and grow no more",
+            knob="cache.kv_cache_memory_bytes, which no neighbour changes",
+            is_warning=True,
+        )
+    alone = ceil(100 * (share + held / total)) / 100
+    raised = f"cache.gpu_memory_utilization={alone:.2f}, or " if alone < 1 else ""
     return Note(
         text=f"other processes hold {held / GIB:.2f} GiB, which counts against this instance's "
         f"share: it needs {share + held / total:.2f} to get what {share:.2f} gives it alone. Valid "
         "when the others started before: started at once, each counts the other's weights",
-        knob=f"cache.gpu_memory_utilization={min(1.0, share + held / total):.2f}, or "
-        "cache.kv_cache_memory_bytes",
+        knob=f"{raised}cache.kv_cache_memory_bytes",
         is_warning=True,
     )
 

@@ -128,7 +128,8 @@ def _nothing_left(
     text += f"block, {requested / GIB:.2f} GiB are requested: {(needed - requested) / GIB:.2f} GiB "
     text += "too few. "
     if needed < total:
-        return text + f"Raise it above {needed / total:.3f}, or parallel.tensor_parallel_size"
+        share = ceil(1000 * needed / total) / 1000  # rounded to the safe side
+        return text + f"Raise it above {share:.3f}, or parallel.tensor_parallel_size"
     ranks = smallest_split(request, requested, needed)
     device = f"Device {request.device.name} has {total / GIB:.2f} GiB. "
     if ranks is None:
