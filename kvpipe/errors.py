@@ -6,8 +6,9 @@ failed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 LONGEST_GOT = 200  # characters of a wrong value that are repeated
 
@@ -66,8 +67,9 @@ class ConfigError(KvpipeError):
 class DoesNotFit(KvpipeError):
     """The request is legal but the memory is too small.
 
-    needed_bytes, available_bytes: one entry a rank. longest_len: the longest max_model_len, in
-    tokens, that fits (None: not even one token does, or it was not asked for).
+    changes: settings, each of which makes it fit: planned, not reasoned. needed_bytes,
+    available_bytes: one entry a rank. longest_len: the longest max_model_len, in tokens, that fits
+    (None: not even one token does, or it was not asked for).
     """
 
     exit_code = 1
@@ -89,6 +91,20 @@ class DoesNotFit(KvpipeError):
         self.available_bytes = available_bytes
         self.longest_len = longest_len
         self.reference_type = reference_type
+        self.changes: tuple[Mapping[str, Any], ...] = ()
+
+    def with_advice(self, line: str, changes: tuple[Mapping[str, Any], ...]) -> DoesNotFit:
+        """The same, with what was planned and fits as a line of its own."""
+        told = DoesNotFit(
+            f"{self}\n{line}",
+            needed_bytes=self.needed_bytes,
+            available_bytes=self.available_bytes,
+            longest_len=self.longest_len,
+            reference_type=self.reference_type,
+            stage=self.stage,
+        )
+        told.changes = changes
+        return told
 
 
 class SpecError(ValueError):

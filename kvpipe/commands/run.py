@@ -6,6 +6,7 @@ Files: plan.json (every figure; docs/plan_schema.md) and memory_map.svg.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,8 +61,19 @@ class Run(Command):
 
                 if answer := answer_of_refusal(prepared, error, job):
                     return answer
-            raise
-        return answer_of(report_input(result, job))
+            if job is not None:  # a sweep compares its own changes
+                raise
+            from kvpipe.answers.remedies import advised
+
+            raise advised(prepared, error) from error
+        answer = answer_of(report_input(result, job))
+        if answer.status != "does_not_fit" or job is not None:
+            return answer
+        from kvpipe.answers.remedies import ways_line
+
+        line, changes = ways_line(prepared)
+        document = {**answer.document, "advice": [dict(change) for change in changes]}
+        return replace(answer, complaints=(*answer.complaints, line), document=document)
 
 
 def answer_of(report: ReportInput) -> Answer:
@@ -95,8 +107,7 @@ def _holds_nothing(plan: Plan) -> str:
         return ""
     return (
         f"scheduler.max_model_len: engine={plan.engine} starts, but not one request of "
-        f"{capacity.request_len:,} tokens can run. Lower it to {capacity.longest_request:,}, or "
-        "give the cache more memory"
+        f"{capacity.request_len:,} tokens can run"
     )
 
 

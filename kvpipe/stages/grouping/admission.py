@@ -124,20 +124,30 @@ def _too_small(
     longest: int | None,
 ) -> DoesNotFit:
     """What one request needs, what is there, the longest that fits, and what helps."""
-    have = max(0, rank.usable)
-    fitting = have // (rank.pool.bytes_per_block or 1)
-    where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
+    decides = min(ranks, key=lambda each: each.longest(limits) or 0) if longest else rank
+    have = max(0, decides.usable)
+    fitting = have // (decides.pool.bytes_per_block or 1)
+    where = f" on rank {ranks.index(decides)}" if len(ranks) > 1 else ""
+    needed_text, have_text = _told_apart(decides.required_bytes(limits), have)
     needs = (
         f"scheduler.max_model_len: one request of {count(limits.max_model_len, 'token')} needs "
-        f"{count(rank.blocks(limits), 'block')} ({size(rank.required_bytes(limits))}){where}, "
-        f"{fitting:,} {'fits' if fitting == 1 else 'fit'} ({size(have)})."
+        f"{count(decides.blocks(limits), 'block')} ({needed_text}){where}, "
+        f"{fitting:,} {'fits' if fitting == 1 else 'fit'} ({have_text})."
     )
     return DoesNotFit(
-        f"{needs} {_advice(rank, limits, ranks, longest)}",
+        f"{needs} {_advice(decides, limits, ranks, longest)}",
         needed_bytes=needed,
         available_bytes=tuple(each.memory for each in ranks),
         longest_len=longest,
     )
+
+
+def _told_apart(needed: int, have: int) -> tuple[str, str]:
+    """Both sizes, with as many digits as it takes to see that they differ."""
+    short = size(needed), size(have)
+    if short[0] != short[1]:
+        return short
+    return f"{needed:,} bytes", f"{have:,} bytes"
 
 
 def _advice(

@@ -247,14 +247,10 @@ def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...], total:
     parts = " + ".join(f"{item.name} {item.num_bytes / GIB:.2f} GiB" for item in charged)
     needed = sum(item.num_bytes for item in charged) / total.num_bytes
     share = ceil(1000 * needed) / 1000  # rounded to the safe side
-    way = f"Raise it above {share:.3f}, " if share < 1 else ""
-    lower = "lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs, raise "
-    if not way:
-        lower = lower.capitalize()
+    way = f"Raise it above {share:.3f}" if share < 1 else ""
     return (
         f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB requested of the whole "
-        f"card, {parts} leave nothing for the KV cache. {way}{lower}"
-        "parallel.tensor_parallel_size, or choose a larger device"
+        f"card, {parts} leave nothing for the KV cache. {way}".rstrip()
     )
 
 
