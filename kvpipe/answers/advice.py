@@ -236,7 +236,6 @@ def _lowered(result: Result) -> Iterator[Note]:
         yield Note(
             text=f"all {wanted:,} tokens fit with one change",
             knob=", or ".join(map(str, ways)),
-            is_warning=True,
             changes=tuple({**way.changes} for way in ways),
         )
 

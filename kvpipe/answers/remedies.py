@@ -111,9 +111,17 @@ def _share(prepared: Prepared, promise: Promise) -> Advice | None:
     lowest = ceil(100 * prepared.resolved.gpu_memory_utilization)
 
     def at(hundredths: int) -> Advice | None:
-        return advice(prepared, {key: hundredths / 100}, "a larger share of the card", promise)
+        return advice(prepared, {key: hundredths / 100}, "of the card", promise)
 
-    return _smallest(lowest, HIGHEST_SHARE, at)
+    return _smallest(lowest, HIGHEST_SHARE, at) or _free_share(prepared, at)
+
+
+def _free_share(prepared: Prepared, at: Callable[[int], Advice | None]) -> Advice | None:
+    """What other processes leave, where a release asks for its whole share at the start."""
+    held = prepared.raw["profiling"].get("other_instances_bytes") or 0
+    total = prepared.resolved.device.total_bytes
+    free = 100 * (total - held) // total if isinstance(held, int) else 0
+    return at(free) if 0 < free < 100 * prepared.resolved.gpu_memory_utilization else None
 
 
 def _bytes(prepared: Prepared, promise: Promise) -> Advice | None:

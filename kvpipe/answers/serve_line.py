@@ -7,7 +7,7 @@ from kvpipe.engines.arguments import OLDEST_BFLOAT16, Arguments, refused_argumen
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.engines.serve import has_flag, serve_line
 from kvpipe.engines.versions import NEWEST, parse_version
-from kvpipe.pipeline import Result
+from kvpipe.pipeline import Prepared, Result
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.validation.base import ResolvedRun
@@ -17,7 +17,12 @@ _WORDS = {"fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "fp8_ds_mla": "fp8_ds_
 
 def line_of(result: Result) -> str:
     """For the run's release, or the newest; "" where no flags say what was planned."""
-    config, resolved, plan = result.prepared.config, result.prepared.resolved, result.plan
+    return line_for(result.prepared, result.plan)
+
+
+def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
+    """The same of a plan that nothing was allocated for. model: what the line calls it."""
+    config, resolved = prepared.config, prepared.resolved
     if plan.capacity is None or _is_what_if(config):
         return ""
     rules = config.plugins["engine"].make()
@@ -28,7 +33,8 @@ def line_of(result: Result) -> str:
     if any(refused_arguments(_arguments(config, resolved), version)):
         return ""
     # A model read from a path is served from it: its name alone would be looked for on the Hub.
-    model = getattr(config.plugins["model"].options, "path", None) or resolved.model.name
+    path = getattr(config.plugins["model"].options, "path", None)
+    model = model or path or resolved.model.name
     return serve_line(model, _settings(config, resolved, plan, version), version)
 
 

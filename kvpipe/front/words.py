@@ -12,12 +12,15 @@ from kvpipe.plugins import COMMANDS
 def words_to_overrides(words: Sequence[str]) -> list[str]:
     """`replay`, `org/name`, `./dir` and `config.json` are words; the rest are Hydra overrides."""
     overrides: list[str] = []
-    models = 0
+    models, own = 0, ""
     for position, word in enumerate(words):
         if is_setting(word):
             overrides.append(word)
         elif position == 0 and word in COMMANDS:
             overrides.append(f"command={word}")
+            own = getattr(COMMANDS.get(word), "word", "")
+        elif position == 1 and own:
+            overrides.append(f"{own}={_quoted(word)}")
         elif ("/" in word or word.endswith(".json") or os.path.isdir(word)) and not models:
             from kvpipe.models.config_file import is_path
 

@@ -31,6 +31,7 @@ TRIGGERS = tuple(
         )
     )
 )
+NO_FIGURES = "a file without any"  # what a file without memory lines is called
 MOST_CONTAINERS = 64  # engines of one file that are told apart
 
 
@@ -141,7 +142,7 @@ class LogReader:
                     "profiling.path",
                     "the log of an engine's start, with its memory lines (vLLM, SGLang, "
                     "TensorRT-LLM, llama.cpp)",
-                    "a file without any",
+                    NO_FIGURES,
                 )
             )
         (engine, source), chosen = max(found.items(), key=lambda item: item[1].last)

@@ -233,7 +233,7 @@ def _refuse_without_room(
     if not held or others_charged(request.engine_version) or requested.num_bytes <= free:
         return
     share = floor(100 * max(0, free) / total.num_bytes) / 100
-    way = f"Lower it to {share:.2f}" if share > 0 else "Choose another device"
+    way = f"No share above {share:.2f} can be asked for"
     raise DoesNotFit(
         f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB must be free when vLLM "
         f"{request.engine_version} starts, and {max(0, free) / GIB:.2f} GiB are, beside the "
