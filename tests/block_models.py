@@ -1,14 +1,15 @@
 """Small groups of every kind, and a cache of token values to hold the block manager against.
 
-The reference knows what each kind of layer reads (the manager does not): it writes every position's
-value where the manager's slots say, and reads back what the next token needs through its tables.
+The reference asks a spec what a query reads (`visible`, which the manager does not ask): it writes
+every position's value where the manager's slots say, and reads back what the next token needs
+through its tables.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
+from kvpipe.specs.runs import indices
 from kvpipe.specs.sliding import SlidingWindowSpec
 
 HEAD: dict[str, Any] = {"num_kv_heads": 1, "head_size": 2, "dtype": "float16"}
@@ -120,32 +122,30 @@ class ValueModel:
     # --- what a layer of each kind holds and reads ----------------------------------------------
     def value(self, group: int, tenant: Tenant, position: int) -> Value:
         """Of K and V at a position; of a state after the token at that position."""
-        spec = self.setting.specs[group]
-        if spec.kind == "cross":
+        if self._is_of_encoder(group):
             return (group, tenant.encoder, position)
         identity = tenant.identity
         seen = tuple((m.start, m.key) for m in identity.media if m.start <= position)
         prefix = tuple(tenant.tokens[: position + 1])
         return (group, identity.salt, identity.extra, seen, prefix)
 
-    def read_positions(self, group: int, stored: int, tenant: Tenant) -> range:
+    def _is_of_encoder(self, group: int) -> bool:
+        spec = self.setting.specs[group]
+        return spec.bound is None and not spec.is_state
+
+    def read_positions(self, group: int, stored: int, tenant: Tenant) -> Sequence[int]:
         """The positions whose values the token number `stored` needs from this group."""
-        spec: Any = self.setting.specs[group]
-        if spec.kind == "sliding":
-            return range(max(0, stored - spec.sliding_window + 1), stored)
-        if spec.kind == "chunked":
-            chunk = spec.attention_chunk_size
-            return range(stored // chunk * chunk, stored)
-        if spec.kind == "cross":
-            return range(tenant.encoder[1] if stored else 0)
-        if spec.kind == "mamba":
+        spec = self.setting.specs[group]
+        if spec.is_state:  # of whatever block: the state after the token before
             return range(max(0, stored - 1), stored)
-        return range(stored)
+        limits = replace(self.manager.limits, max_encoder_tokens=tenant.encoder[1])
+        read = indices(spec.visible(stored, limits)) if stored else ()
+        return read if self._is_of_encoder(group) else [at for at in read if at < stored]
 
     def place(self, group: int, position: int) -> tuple[int, int]:
         """Index in the row and offset in the block."""
         spec = self.setting.specs[group]
-        if spec.kind == "mamba":
+        if spec.is_state:
             none = self.setting.mamba_cache_mode == "none"
             return (0 if none else position // spec.block_size), 0
         return divmod(position, spec.block_size)
@@ -153,9 +153,11 @@ class ValueModel:
     def write_positions(self, group: int, tenant: Tenant, computed: int, new: int) -> list[int]:
         """The positions that a step writes, in the order of its slots."""
         spec = self.setting.specs[group]
-        if spec.kind == "cross":
+        if not spec.holds_blocks:
+            return []
+        if self._is_of_encoder(group):
             return list(range(0 if computed else tenant.encoder[1]))
-        if spec.kind == "mamba" and self.setting.mamba_cache_mode != "all":
+        if spec.is_state and self.setting.mamba_cache_mode != "all":
             return [computed + new - 1]
         return list(range(computed, computed + new))
 
@@ -166,14 +168,14 @@ class ValueModel:
 
     def write(self, moves: list[tuple[Hashable, int]]) -> None:
         """Write what a step of the manager granted: (request, new tokens) in the order granted."""
-        for group, spec in enumerate(self.setting.specs):
+        for group in range(len(self.setting.specs)):
             slots = self.manager.slot_mapping(group)
             assert slots.dtype == np.int64 and slots.flags.c_contiguous
             at = 0
             for name, new in moves:
                 tenant = self.tenants[name]
                 positions = self.write_positions(group, tenant, tenant.stored, new)
-                if not positions and new == 1 and len(moves) >= 1 and spec.kind == "cross":
+                if not positions and new == 1:
                     if at < len(slots) and slots[at] == -1:
                         at += 1  # a decode step: one entry a request, nothing to write
                     continue
@@ -189,7 +191,7 @@ class ValueModel:
         assert slot >= spec.block_size, "the null block is never written"
         block, offset = divmod(slot, spec.block_size)
         assert self.manager.pool.references([block])[0] == 1, f"block {block} has another reader"
-        if spec.kind == "mamba":
+        if spec.is_state:
             offset = 0
         else:
             assert offset == position % spec.block_size

@@ -5,6 +5,7 @@ Written against the schema, not against the planner: it only renames.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from itertools import groupby
 from typing import Any
@@ -13,6 +14,7 @@ from kvpipe.cache.plan import KVCacheGroupSpec, Plan, RankPlan
 from kvpipe.errors import ConfigError, DoesNotFit, SpecError
 from kvpipe.plugins import REGISTRIES, SPECS
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
+from kvpipe.specs.bounds import Bound
 from kvpipe.specs.mamba import StateArray
 from kvpipe.stages.grouping.planning import plan
 
@@ -28,7 +30,12 @@ def spec_of(layer: dict[str, Any]) -> KVCacheSpec:
             StateArray(name=f"state{i}", shape=tuple(shape), dtype=dtype)
             for i, (shape, dtype) in enumerate(zip(layer["shapes"], layer["dtypes"], strict=True))
         )
-    return SPECS.get(layer["kind"])(**fields)
+    kind = SPECS.get(layer["kind"])
+    sizes = {field.name for field in dataclasses.fields(Bound)} & fields.keys()
+    if kind.keeps_every_token and sizes:  # a promoted layer: it remembers, and frees nothing
+        fields["remembers"] = Bound(**{name: fields.pop(name) for name in sizes})
+    spec: KVCacheSpec = kind(**fields)
+    return spec
 
 
 def limits_of(case: dict[str, Any]) -> RequestLimits:
@@ -139,9 +146,9 @@ def _group(group: KVCacheGroupSpec, result: Plan, newer: bool) -> dict[str, Any]
         specs = [spec.of_layer(name) for name in spec.stored_layers(group.layer_names)]
         found["layer_kinds"] = sorted({each.kind for each in specs})
         found["layer_page_size_bytes"] = [each.page_size_bytes for each in specs]
-    for name in ("sliding_window", "attention_chunk_size", "page_size_padded"):
-        if getattr(spec, name, None) is not None:
-            found[name] = getattr(spec, name)
+    found |= spec.bound.sizes if spec.bound else {}
+    if spec.page_size_padded is not None:
+        found["page_size_padded"] = spec.page_size_padded
     return found
 
 

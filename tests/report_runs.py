@@ -25,6 +25,7 @@ from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
+from kvpipe.specs.runs import num_indices
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
@@ -148,7 +149,9 @@ def _capacity(
         GroupDemand(
             kind=g.spec.kind,
             peak_blocks=max(
-                len(g.spec.resident(done, min(limits.tokens_in_flight, length - done), limits))
+                num_indices(
+                    g.spec.resident(done, min(limits.tokens_in_flight, length - done), limits)
+                )
                 for done in range(length)
             ),
             steady_blocks=g.spec.steady_blocks(length, limits),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +53,50 @@ def test_one_string_is_not_a_list_of_settings():
 def test_an_unknown_attribute_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'plam'"):
         kvpipe.plam  # noqa: B018
+
+
+def test_the_public_names_are_these_and_dir_shows_nothing_else():
+    names = ["ConfigError", "DoesNotFit", "find", "plan", "read_model", "replay", "run"]
+    assert dir(kvpipe) == names == sorted(kvpipe.__all__)
+    for name in names:
+        assert getattr(kvpipe, name).__doc__, name
+    assert (Path(kvpipe.__file__).parent / "py.typed").is_file()
+
+
+def test_import_kvpipe_imports_nothing_heavy():
+    heavy = "{'torch', 'hydra', 'numpy', 'pydantic', 'omegaconf', 'yaml'}"
+    code = f"import sys, kvpipe; dir(kvpipe); sys.exit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_result_tells_itself_as_the_command_line_does(tmp_path, capsys, monkeypatch):
+    from kvpipe.front.main import run as command_line
+
+    monkeypatch.chdir(tmp_path)
+    asked = ["model=llama", "device=h100", "backend=meta", "report=json"]
+    result = kvpipe.run(asked)
+    assert command_line(asked) == 0
+    printed = json.loads(capsys.readouterr().out)
+    told = json.loads(json.dumps(result.to_json()))
+    assert {**told, "seconds": 0} == {**printed, "seconds": 0}
+    result.save(tmp_path / "kept")
+    assert json.loads((tmp_path / "kept" / "plan.json").read_text()) == told
+    assert (tmp_path / "kept" / "memory_map.svg").read_text() == result.svg()
+    assert result.svg().startswith("<svg") and "IT FITS" in result.text()
+    assert "<svg" in result._repr_html_() and "IT FITS" in result._repr_html_()
+
+
+def test_find_and_replay_answer_in_python():
+    load = ["want.requests=1", "want.length=8192"]
+    found = kvpipe.find(["llama", "device=h100", *load])
+    assert found.fits and found.to_json()["want"] == {"requests": 1, "length": 8192}
+    assert not kvpipe.find(["llama", "device=t4", "want.requests=1000", "want.length=8192"]).fits
+    replayed = kvpipe.replay(["llama", "device=h100", "trace=azure_code_sample"])
+    assert replayed.to_json()["requests"] == 500 and "<svg" in replayed.svg()
+
+
+def test_a_model_is_read_by_any_of_its_names():
+    model = kvpipe.read_model("llama-3.1-8b")
+    assert (model.name, model.num_layers) == ("meta-llama/Llama-3.1-8B", 32)
+    with pytest.raises(ConfigError):
+        kvpipe.read_model("nobody-knows-this")

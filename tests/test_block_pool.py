@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvpipe.blocks import BlockError, BlockPool, OutOfBlocks
 from kvpipe.blocks.eviction import EvictionOrder
+from kvpipe.blocks.pool import Ids
 
 
 def test_no_block_is_handed_out_twice_and_the_null_block_never() -> None:
@@ -136,13 +137,58 @@ def test_a_hit_takes_a_block_out_of_the_eviction_order() -> None:
         pool.allocate(1)
 
 
-def test_the_second_block_with_the_same_content_is_not_indexed() -> None:
-    pool = BlockPool(3)
+def keyed_pool(num_blocks: int) -> tuple[BlockPool, Ids, Ids]:
+    """A pool in which two blocks hold the content `k`; the first is the one that is found."""
+    pool = BlockPool(num_blocks)
     first, second = pool.allocate(1), pool.allocate(1)
     assert pool.register(first, [b"k"]) == 1
     assert pool.register(second, [b"k"]) == 0
+    return pool, first, second
+
+
+def test_a_second_copy_is_empty_once_it_is_freed_before_the_first() -> None:
+    pool, first, second = keyed_pool(3)
     pool.free(second)
-    assert pool.lookup([b"k"]) == [first[0]] and pool.stats().cached_free == 0
+    assert pool.lookup([b"k"]) == [first[0]]
+    assert (pool.stats().cached_free, pool.stats().empty_free) == (0, 1)
+
+
+def test_a_second_copy_is_found_once_the_first_is_freed() -> None:
+    pool, first, second = keyed_pool(3)
+    pool.free(first)
+    assert pool.lookup([b"k"]) == [second[0]]
+    assert (pool.stats().cached_free, pool.stats().empty_free) == (0, 1)
+    pool.free(second)
+    assert pool.lookup([b"k"]) == [second[0]] and pool.stats().cached_free == 1
+    assert pool.allocate(2).tolist() == [first[0], second[0]]
+    assert pool.lookup([b"k"]) == [None]
+
+
+def test_the_last_of_copies_that_are_freed_together_is_the_one_that_stays() -> None:
+    pool, first, second = keyed_pool(3)
+    pool.free(np.concatenate((first, second)))
+    assert (pool.stats().cached_free, pool.stats().empty_free) == (1, 1)
+    assert pool.lookup([b"k"])[0] in (first[0], second[0])
+
+
+def test_a_newer_copy_replaces_one_that_nobody_holds() -> None:
+    pool = BlockPool(4)
+    old = pool.allocate(1)
+    pool.register(old, [b"k"])
+    pool.free(old)
+    new = pool.allocate(1)
+    assert pool.register(new, [b"k"]) == 1
+    assert pool.lookup([b"k"]) == [new[0]]
+    assert (pool.stats().cached_free, pool.stats().empty_free) == (0, 2)
+    assert pool.stats().evicted == 0, "its content is not lost"
+
+
+def test_copies_are_forgotten_with_the_rest() -> None:
+    pool, first, second = keyed_pool(3)
+    assert pool.forget_content() == 1
+    pool.free(first)
+    pool.free(second)
+    assert pool.stats().empty_free == 2 and pool.lookup([b"k"]) == [None]
 
 
 def test_forgotten_content_is_no_hit_and_loses_no_block() -> None:
@@ -209,7 +255,7 @@ def test_the_pool_agrees_with_a_list_that_remembers_everything(
     empty, cached = set(range(1, size + 1)), OrderedDict[int, bytes]()
     references: dict[int, int] = {}
     key_of: dict[int, bytes] = {}
-    for step, (what, n) in enumerate(operations):
+    for what, n in operations:
         held = sorted(references)
         if what == "take" and n <= len(empty) + len(cached):
             got = pool.allocate(n).tolist()
@@ -231,17 +277,24 @@ def test_the_pool_agrees_with_a_list_that_remembers_everything(
                 references[block] -= 1
                 if not references[block]:
                     del references[block]
-                    if block in key_of:
-                        cached[block] = key_of[block]
-                    else:
+                    if block not in key_of:
                         empty.add(block)
+                    elif list(key_of.values()).count(key_of[block]) > 1:
+                        empty.add(block)  # another block in use holds the same
+                        del key_of[block]
+                    else:
+                        cached[block] = key_of[block]
         elif what == "share" and held:
             pool.share(held[:n] or held[:1])
             for block in held[:n] or held[:1]:
                 references[block] += 1
-        elif what == "key" and held and held[0] not in key_of:
-            pool.register(held[:1], [b"%d" % step])
-            key_of[held[0]] = b"%d" % step
+        elif what == "key" and held and (target := held[n % len(held)]) not in key_of:
+            key = b"%d" % (n % 3)
+            pool.register([target], [key])
+            for block in [block for block, other in cached.items() if other == key]:
+                del cached[block], key_of[block]  # nobody holds it: once is enough
+                empty.add(block)
+            key_of[target] = key
         elif what == "hit" and cached:
             block = list(cached)[n % len(cached)]
             assert pool.lookup([cached.pop(block)]) == [block]
@@ -249,6 +302,9 @@ def test_the_pool_agrees_with_a_list_that_remembers_everything(
             references[block] = 1
         assert pool.num_free == len(empty) + len(cached)
         assert {b: r for b, r in enumerate(pool.references(range(size + 1))) if r} == references
+        for key in (b"0", b"1", b"2"):
+            (found,) = pool.lookup([key])
+            assert found is None if key not in key_of.values() else key_of[found] == key
 
 
 def test_the_eviction_order_is_that_of_an_ordered_dict() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from kvpipe.backends.cuda_driver import cuda_device
+from kvpipe.backends.cupy_ import CupyBackend
+from kvpipe.backends.torch_ import TorchBackend
+from kvpipe.errors import ConfigError
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.config import DeviceConfig
 from kvpipe.stages.validation.device import resolve_device
@@ -82,3 +88,49 @@ def test_an_accelerator_elsewhere_resolves_to_its_own_figures(name: str) -> None
     resolved = resolve_device(read)
     assert (resolved.type, resolved.total_bytes) == (read.type, read.memory_bytes)
     assert resolved.source == read.source
+
+
+def _driver(monkeypatch: pytest.MonkeyPatch, *memory: int) -> None:
+    """libcuda with devices of these sizes."""
+
+    def device_get(handle: Any, index: int) -> int:
+        handle._obj.value = index
+        return 0 if index < len(memory) else 101
+
+    def name(text: Any, size: int, handle: Any) -> None:
+        text.value = f"card {handle.value}".encode()
+
+    def total(size: Any, handle: Any) -> None:
+        size._obj.value = memory[handle.value]
+
+    def attribute(value: Any, which: int, handle: Any) -> None:
+        value._obj.value = 9 if which == 75 else 0
+
+    driver = SimpleNamespace(
+        cuInit=lambda flags: 0, cuDeviceGet=device_get, cuDeviceGetName=name,
+        cuDeviceTotalMem_v2=total, cuDeviceGetAttribute=attribute,
+    )  # fmt: skip
+    cuda_device.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: driver)
+
+
+def test_planning_asks_the_gpu_that_the_backend_will_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    _driver(monkeypatch, 80 * GIB, 24 * GIB)
+    first, second = (resolve_device(device("auto"), index) for index in (0, 1))
+    cuda_device.cache_clear()
+    assert (first.name, first.total_bytes) == ("card 0", 80 * GIB)
+    assert (second.name, second.total_bytes) == ("card 1", 24 * GIB)
+
+
+def test_a_gpu_that_the_driver_does_not_show_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _driver(monkeypatch, 80 * GIB)
+    with pytest.raises(ConfigError, match="backend.device: expected the index .*, got 1; see"):
+        resolve_device(device("auto"), 1)
+    cuda_device.cache_clear()
+
+
+def test_the_index_is_the_backends_own() -> None:
+    assert CupyBackend.Options(name="cupy", device=3).gpu_index == 3
+    told = {"cuda:2": 2, "cuda": 0, "cpu": 0, "auto": 0}
+    for text, index in told.items():
+        assert TorchBackend.Options(name="torch", device=text).gpu_index == index

@@ -10,6 +10,7 @@ from test_grouping import CHUNK, ENCODER, FULL, LIMITS, MIB, MLA, STATE, WINDOW,
 
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, DoesNotFit
+from kvpipe.specs.bounds import Bound
 from kvpipe.specs.sink import SinkFullAttentionSpec
 from kvpipe.specs.sliding_mla import SlidingWindowMLASpec
 from kvpipe.stages.grouping.planning import VLLM_0_17, VLLM_0_33, plan
@@ -80,7 +81,7 @@ def test_a_page_padded_by_hand_does_not_grow_with_its_block() -> None:
 def test_a_latent_page_that_cannot_be_padded_promotes_plain_windows() -> None:
     result = made([MLA, WINDOW, MLA], rules=VLLM_0_33)
     assert [group.spec.kind for group in result.groups] == ["uniform"]
-    assert result.groups[0].layer_spec("model.layers.1.attn").sliding_window == 1024  # type: ignore[attr-defined]
+    assert result.groups[0].layer_spec("model.layers.1.attn").bound == Bound(sliding_window=1024)
     for other in (CHUNK, replace(LATENT_WINDOW, head_size=512)):
         with pytest.raises(ConfigError, match="an engine that pads mla pages") as error:
             made([MLA, WINDOW, other], rules=VLLM_0_33)
@@ -119,12 +120,12 @@ def test_encoder_layers_of_two_block_sizes_are_not_asked_for_their_type() -> Non
 
 def test_a_bucket_accepts_what_merges_in_the_newer_engine() -> None:
     """A remembered window joins layers without one; a second window starts another bucket."""
-    one, two = replace(FULL, sliding_window=64), replace(FULL, sliding_window=128)
+    one, two = (replace(FULL, remembers=Bound(sliding_window=w)) for w in (64, 128))
     with pytest.raises(ConfigError, match="two values of sliding_window"):
         made([FULL, one, two], rules=VLLM_0_33)
     result = made([WINDOW, FULL, one, FULL], rules=VLLM_0_33)
     assert indices(result) == [[0], [1], [2], [3]]
-    assert [getattr(g.spec, "sliding_window", None) for g in result.groups] == [
+    assert [g.spec.bound.sliding_window for g in result.groups] == [
         1024,
         None,
         64,

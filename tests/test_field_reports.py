@@ -20,8 +20,8 @@ from kvpipe.errors import KvpipeError
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import execute
 from kvpipe.report.document import plan_document
+from kvpipe.report.full import FullReport
 from kvpipe.report.of_run import report_input
-from kvpipe.report.text import TextReport
 
 CASES = Path(__file__).parent / "cases"
 ROWS: dict[str, dict[str, Any]] = yaml.safe_load((CASES / "field_reports.yaml").read_text())
@@ -45,7 +45,7 @@ def answer(arguments: list[str]) -> Answer:
         return Answer(exit_code=error.exit_code, text=" ".join(error.lines()), document={})
     report = report_input(result)
     out = io.StringIO()
-    TextReport(TextReport.Options(name="text")).render(answer_of(report), None, out)
+    FullReport(FullReport.Options(name="full")).render(answer_of(report), None, out)
     document = json.loads(json.dumps(plan_document(report)))
     return Answer(exit_code=0, text=" ".join(out.getvalue().split()), document=document)
 

@@ -21,6 +21,7 @@ from kvpipe.specs.encoder_only import EncoderOnlyAttentionSpec
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
 from kvpipe.specs.mla import MLAAttentionSpec
+from kvpipe.specs.runs import num_indices
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.specs.sliding_mla import SlidingWindowMLASpec
 from kvpipe.stages.grouping.base import GroupingRequest
@@ -74,7 +75,9 @@ SPECS = [
 
 
 def blocks_at(result: Plan, computed: int, new: int) -> int:
-    return sum(len(group.spec.resident(computed, new, result.limits)) for group in result.groups)
+    return sum(
+        num_indices(group.spec.resident(computed, new, result.limits)) for group in result.groups
+    )
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -269,12 +272,12 @@ def test_llama_2_13b_in_30_gib_matches_what_vllm_prints_and_what_is_usable() -> 
     assert result.capacity.requests_at_peak == 2456 // 256
 
 
-def test_a_window_can_fit_less_than_full_attention_and_the_note_says_why() -> None:
+def test_a_window_fits_no_less_than_full_attention_and_a_note_says_what_would_fit_more() -> None:
     limits = RequestLimits(max_model_len=131072, max_num_batched_tokens=8192)
     full = made([FULL] * 32, 1024 * MIB, limits=limits, fit=True)
     window = [replace(WINDOW, sliding_window=4096)] * 32
     result = made(window, 1024 * MIB, limits=limits, fit=True)
-    assert (full.limits.max_model_len, result.limits.max_model_len) == (8176, 8160)
+    assert full.limits.max_model_len == result.limits.max_model_len == 8176
     assert "with fewer all 131,072 tokens fit" in result.notes[0].text
     assert result.notes[0].knob == "scheduler.max_num_batched_tokens=2048"
     small = replace(limits, max_num_batched_tokens=2048)
@@ -440,7 +443,7 @@ def test_without_the_hybrid_manager_windows_join_the_full_layers_or_are_refused(
     off = {"disable_hybrid_kv_cache_manager": True}
     result = made([FULL, WINDOW, WINDOW], **off)
     assert [group.spec.kind for group in result.groups] == ["full"]
-    assert result.groups[0].spec.sliding_window == 1024  # type: ignore[attr-defined]
+    assert result.groups[0].spec.bound == WINDOW.bound
     windows = [WINDOW, replace(WINDOW, sliding_window=64)]
     assert [g.spec.kind for g in made([FULL, *windows], **off).groups] == ["uniform"]
     with pytest.raises(ConfigError, match="disable_hybrid_kv_cache_manager: expected false"):
@@ -515,3 +518,17 @@ def test_the_stage_plugin_is_the_pure_function() -> None:
     )
     stage = HybridGrouping(HybridGrouping.Options(name="hybrid"))
     assert stage.run(request) == plan(layers(FULL, WINDOW), LIMITS, 400 * MIB, compared=())
+
+
+def test_the_worked_example_of_pool_is_what_is_planned() -> None:
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
+    assert spec.page_size_bytes == 16 * 2 * 8 * 128 * 2 == 65_536
+    made = plan(
+        [CacheLayer(name=f"layer.{i}", spec=spec) for i in range(32)],
+        RequestLimits(max_model_len=8176, max_num_batched_tokens=2048),
+        2**30,
+    )
+    assert made.ranks[0].config.bytes_per_block == 32 * 65_536 == 2_097_152
+    assert made.num_blocks == 2**30 // 2_097_152 == 512
+    assert made.capacity is not None and made.capacity.demands[0].steady_blocks == 511
+    assert made.capacity.requests_steady == 1

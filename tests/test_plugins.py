@@ -55,7 +55,7 @@ def test_a_misspelt_option_of_theirs_is_found_like_one_of_ours(site, tmp_path):
 
 
 def test_their_choices_are_in_the_help(site, tmp_path):
-    out = kvpipe(site, tmp_path, "--help").stdout
+    out = kvpipe(site, tmp_path, "--help", "all").stdout
     assert "kvx_reserve" in out and "kvx_counting" in out
 
 

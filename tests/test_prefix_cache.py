@@ -22,7 +22,8 @@ def manager_of(specs: list[KVCacheSpec], num_blocks: int = 200, mode: str = "non
 
 
 def store(manager: BlockManager, name: str, tokens: list[int], **identity: Any) -> int:
-    """Serve a prompt and finish; how much of it was cached."""
+    """Serve a prompt in a step of its own and finish; how much of it was cached."""
+    manager.begin_step()
     hit = manager.add_request(name, tokens, identity=PrefixIdentity(**identity))
     manager.allocate(name, len(tokens) - hit)
     manager.free(name)
@@ -167,6 +168,7 @@ def test_the_hit_is_the_longest_prefix_that_every_group_can_serve(
             stored = manager.num_tokens("a")
             manager.allocate("a", min(chunk, 40 - stored))
         manager.free("a")
+        manager.begin_step()
         cached = manager.pool._cached.ids()
         gone = np.array([b for b in cached if draw.random() < 0.15], np.intp)
         if len(gone):
@@ -229,8 +231,72 @@ def test_an_align_state_is_cached_only_where_a_step_ended_at_a_boundary() -> Non
         manager.allocate("a", new)
     manager.free("a")
     assert manager.pool.stats().keyed == 2
+    manager.begin_step()
     assert manager.add_request("b", list(range(20))) == 12
     assert manager.add_request("c", list(range(12))) == 0
+
+
+@pytest.mark.parametrize("mode", ["align", "all"])
+def test_a_state_that_the_same_step_still_computes_is_no_hit(mode: str) -> None:
+    """The scan of the second request would start before that of the first has written."""
+    manager = manager_of([mamba(8, mode)], mode=mode)
+    manager.begin_step()
+    manager.add_request("a", list(range(40)))
+    manager.allocate("a", 32)
+    assert manager.add_request("b", list(range(40))) == 0
+    manager.free("b")
+    manager.begin_step()
+    assert manager.add_request("b", list(range(40))) == 32
+
+
+def test_a_state_of_an_earlier_step_is_a_hit_while_the_next_one_is_computed() -> None:
+    manager = manager_of([full(4), mamba(8, "align")], mode="align")
+    for chunk in (8, 8):
+        manager.begin_step()
+        if not manager.live_requests:
+            manager.add_request("a", list(range(40)))
+        manager.allocate("a", chunk)
+    assert manager.add_request("b", list(range(40))) == 8
+    manager.free("a")
+    manager.begin_step()
+    assert manager.add_request("c", list(range(40))) == 16
+
+
+def test_keys_and_values_of_the_same_step_are_a_hit() -> None:
+    """Every layer writes all its rows before it attends."""
+    manager = manager_of([full(4)])
+    manager.begin_step()
+    manager.add_request("a", list(range(10)))
+    manager.allocate("a", 10)
+    assert manager.add_request("b", list(range(10))) == 8
+
+
+def test_content_is_found_as_long_as_any_block_holds_it() -> None:
+    """B computes its second block anew (a token must remain); then A's copy of it is evicted."""
+    manager = manager_of([full(16)], num_blocks=6)
+    tokens = list(range(32))
+    store(manager, "a", tokens)
+    manager.begin_step()
+    assert manager.add_request("b", tokens) == 16
+    manager.allocate("b", 16)
+    manager.begin_step()
+    store(manager, "other", list(range(100, 147)))  # takes every block that nobody holds
+    assert manager.add_request("c", [*tokens, 1, 2]) == 32
+
+
+def test_a_copy_that_is_held_takes_over_when_the_found_one_is_freed() -> None:
+    manager = manager_of([full(4)], num_blocks=8)
+    for name in ("a", "b"):
+        manager.add_request(name, list(range(9)))
+    for name in ("a", "b"):  # both compute the same two blocks in one step
+        manager.allocate(name, 9)
+    first, second = manager.block_ids("a", 0), manager.block_ids("b", 0)
+    assert not set(first.tolist()) & set(second.tolist())
+    manager.free("a")
+    assert manager.pool.stats().cached_free == 0, "the copies that nobody holds are empty"
+    manager.begin_step()
+    assert manager.add_request("c", list(range(9))) == 8
+    assert manager.block_ids("c", 0).tolist() == second[:2].tolist()
 
 
 def test_granularity_is_the_gcd_of_block_sizes() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from model_facts import configs, models, recorded_layers, stored_layers
 
-import kvpipe.models
+import kvpipe.models.probe
 from kvpipe.errors import ConfigError
-from kvpipe.models._probe import ProbedLayer, cached_by_transformers, probe
 from kvpipe.models.config_file import ConfigFile, parse_config
 from kvpipe.models.families import families
 from kvpipe.models.hf import PLUGIN, read_geometry
+from kvpipe.models.probe.as_engine import probe, probed_model
+from kvpipe.models.probe.needs import KVNeed, LayerNeeds
 
 CERTAIN = sorted(name for name, entry in models().items() if entry["certain"])
 # The quickest of each kind of cache; the others are of the full tier.
@@ -37,18 +38,23 @@ def file_of(name: str) -> ConfigFile:
     return parse_config(json.dumps(configs()[models()[name]["config"]]), "config.json", name, None)
 
 
-def words(layers: tuple[ProbedLayer, ...]) -> dict[int, set[str]]:
-    """What transformers caches in each layer, in the words of the records."""
+def words(needs: tuple[LayerNeeds, ...], cross: bool = False) -> dict[int, set[str]]:
+    """What transformers keeps in each layer, in the words of the records."""
     found: dict[int, set[str]] = {}
-    for index, layer in enumerate(layers):
-        if layer.k_dim:
-            window = f" {layer.window}" if layer.window else ""
-            sizes = f"{layer.kv_heads}x{layer.k_dim}/{layer.v_dim}"
-            kind = "full" if layer.kind == "state" else layer.kind
-            found.setdefault(index, set()).add(f"{kind} {sizes}{window}")
-        if layer.conv or layer.recurrent:
-            found.setdefault(index, set()).add(f"state {list(layer.conv + layer.recurrent)}")
+    for need in needs:
+        kv = need.cross if cross else need.attention
+        if kv:
+            found.setdefault(need.index, set()).add(words_of(kv))
+        if need.states and not cross:
+            shapes = [tuple(state.shape) for state in need.states]
+            found.setdefault(need.index, set()).add(f"state {shapes}")
     return found
+
+
+def words_of(kv: KVNeed) -> str:
+    kind = "full" if not kv.window else "chunked" if kv.chunked else "sliding"
+    window = f" {kv.window}" if kv.window else ""
+    return f"{kind} {kv.num_heads}x{kv.head_size}/{kv.head_size_v}{window}"
 
 
 def recorded_cache(groups: list[dict[str, Any]]) -> dict[int, set[str]]:
@@ -64,10 +70,10 @@ def test_eight_models_of_different_kinds_are_probed_on_each_commit() -> None:
 def test_the_probe_sees_what_transformers_caches_and_says_what_an_engine_stores(name: str) -> None:
     pytest.importorskip("transformers", reason="needs transformers and torch")
     entry, file = models()[name], file_of(name)
-    probed = cached_by_transformers(file)
-    assert words(probed.layers) == recorded_cache(entry["transformers_cache"])
+    probed = probed_model(file)
+    assert words(probed.needs) == recorded_cache(entry["transformers_cache"])
     if "transformers_cross_cache" in entry:
-        assert words(probed.cross) == recorded_cache(entry["transformers_cross_cache"])
+        assert words(probed.needs, cross=True) == recorded_cache(entry["transformers_cross_cache"])
     assert probed.parameter_count == entry["parameter_count_meta"]
     geometry = probe(file)
     assert stored_layers(geometry) == recorded_layers(entry)
@@ -172,8 +178,8 @@ def test_a_type_that_transformers_does_not_know_is_an_error(tmp_path: Path) -> N
 def test_without_transformers_the_probe_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "kvpipe.models._meta_model", raising=False)
-    monkeypatch.delattr(kvpipe.models, "_meta_model", raising=False)
+    monkeypatch.delitem(sys.modules, "kvpipe.models.probe.build", raising=False)
+    monkeypatch.delattr(kvpipe.models.probe, "build", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ConfigError, match="got no transformers; pip install torch transformers"):
+    with pytest.raises(ConfigError, match="got no transformers; pip install 'kvpipe"):
         read(tmp_path, {"model_type": "llama"})

@@ -15,11 +15,11 @@ import pytest
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run as main
-from kvpipe.replay import ReplayResult, read_trace, replay, run
-from kvpipe.replay.plot import render_svg
-from kvpipe.replay.text import render
-from kvpipe.replay.traces.base import TraceRequest
 from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.simulation import ReplayResult, read_trace, replay, run
+from kvpipe.simulation.plot import render_svg
+from kvpipe.simulation.text import render
+from kvpipe.simulation.traces.base import TraceRequest
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
@@ -233,7 +233,7 @@ def test_a_path_that_cannot_be_opened_is_refused_in_a_few_words(path: str) -> No
 def test_a_line_without_an_end_is_not_read_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvpipe.replay.traces.base.LONGEST_LINE", 100)
+    monkeypatch.setattr("kvpipe.simulation.traces.base.LONGEST_LINE", 100)
     (tmp_path / "m").write_bytes(b"x" * 101)
     with pytest.raises(ConfigError, match="m .a line of 100 bytes or more"):
         read_trace(section("mooncake", path=str(tmp_path / "m"))).requests()

@@ -1,24 +1,27 @@
-"""Every kind of cache, walked token by token against what it says of itself."""
+"""What is particular to one kind of cache; what all of them owe is in test_spec_walk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 from math import prod
 from typing import Any
 
 import pytest
+from spec_walk import called
 
 from kvpipe.errors import SpecError
 from kvpipe.plugins import SPECS
+from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, SpecContext
+from kvpipe.specs.bounds import Bound, WindowConflict
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
 from kvpipe.specs.encoder_only import EncoderOnlyAttentionSpec
-from kvpipe.specs.full import FullAttentionSpec, WindowConflict
+from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
 from kvpipe.specs.mla import MLAAttentionSpec
+from kvpipe.specs.runs import indices, num_indices
 from kvpipe.specs.sink import SinkFullAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.specs.sliding_mla import SlidingWindowMLASpec
@@ -35,17 +38,7 @@ CONTEXT = SpecContext(
     max_model_len=8192,
 )
 STATES = [{"name": "conv", "shape": [10240, 3]}, {"name": "ssm", "shape": [128, 64, 128]}]
-GEOMETRY: dict[str, dict[str, Any]] = {
-    "full": {"num_kv_heads": 8, "head_size": 128},
-    "sink": {"num_kv_heads": 8, "head_size": 128, "sink_len": 4},
-    "mla": {"head_size": 576},
-    "sliding": {"num_kv_heads": 8, "head_size": 128, "sliding_window": 4096},
-    "sliding_mla": {"head_size": 512, "sliding_window": 128},
-    "chunked": {"num_kv_heads": 8, "head_size": 128, "attention_chunk_size": 8192},
-    "mamba": {"states": STATES, "mamba_type": "mamba2", "num_groups": 8},
-    "cross": {"num_kv_heads": 20, "head_size": 64},
-    "encoder_only": {"num_kv_heads": 12, "head_size": 64},
-}
+MAMBA = {"states": STATES, "mamba_type": "mamba2", "num_groups": 8}
 
 
 def limits(length: int, batch: int, **more: Any) -> RequestLimits:
@@ -79,66 +72,7 @@ def any_step(length: int, batch: int) -> Iterator[tuple[int, int]]:
 def most_held(spec: KVCacheSpec, bounds: RequestLimits) -> int:
     """Blocks at the worst step of any request within the bounds."""
     walk = any_step(bounds.max_model_len, bounds.max_num_batched_tokens)
-    return max(len(spec.resident(c, n, bounds)) for c, n in walk)
-
-
-def called(value: object) -> str:
-    """A short test id: the kind and the numbers that matter."""
-    shown = ("block_size", "sliding_window", "attention_chunk_size")
-    numbers = [str(getattr(value, name)) for name in shown if getattr(value, name, None)]
-    return "-".join([value.kind, *numbers]) if isinstance(value, KVCacheSpec) else str(value)
-
-
-# --- which tokens are needed: slow, obvious definitions, one token at a time ---------------------
-def visible(spec: KVCacheSpec, query: int) -> set[int]:
-    """Earlier tokens that token number `query` attends to, itself included."""
-    if isinstance(spec, SlidingWindowSpec):
-        return set(range(max(0, query - spec.sliding_window + 1), query + 1))
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        size = spec.attention_chunk_size
-        return {t for t in range(query + 1) if t // size == query // size}
-    return set(range(query + 1))
-
-
-WALKED = [
-    *(FullAttentionSpec(block_size=b, **KV) for b in (1, 3, 16)),
-    *(
-        SlidingWindowSpec(block_size=b, sliding_window=w, **KV)
-        for b in (1, 3, 16)
-        for w in (1, 5, 17, 32)
-    ),
-    *(
-        ChunkedLocalAttentionSpec(block_size=b, attention_chunk_size=c, **KV)
-        for b in (1, 3, 16)
-        for c in (1, 5, 16, 48)
-    ),
-]
-
-
-@pytest.mark.parametrize("spec", WALKED, ids=called)
-def test_exactly_the_blocks_of_visible_tokens_are_resident(spec: KVCacheSpec) -> None:
-    size = spec.block_size
-    for batch in (1, 4, 20):
-        bounds = limits(70, batch)
-        for computed, new in steps(70, batch):
-            needed = set().union(*(visible(spec, q) for q in range(computed, computed + new)))
-            blocks = {token // size for token in needed}
-            held = set(spec.resident(computed, new, bounds))
-            assert blocks <= held, (computed, new)
-            # Nothing is held that no visible token lies in, but blocks between two of them.
-            assert held == set(range(min(blocks), max(blocks) + 1)), (computed, new)
-
-
-@pytest.mark.parametrize("spec", WALKED, ids=called)
-def test_the_peak_is_never_above_the_bound_and_at_most_one_block_below_it(
-    spec: KVCacheSpec,
-) -> None:
-    for length, batch in product((1, 2, 16, 17, 50), (1, 2, 7, 16, 64)):
-        bounds = limits(length, batch)
-        most = most_held(spec, bounds)
-        assert most <= spec.peak_blocks(bounds), (length, batch)
-        assert most >= spec.max_blocks(bounds) - 1, (length, batch)
-        assert spec.peak_blocks(bounds) >= spec.max_blocks(bounds)
+    return max(num_indices(spec.resident(c, n, bounds)) for c, n in walk)
 
 
 @pytest.mark.parametrize("batch", range(1, 20))
@@ -164,44 +98,41 @@ def test_an_unaligned_chunk_can_need_one_block_more_than_engines_reserve() -> No
         assert most_held(spec, limits(200, batch)) == spec.peak_blocks(limits(200, batch))
 
 
-@pytest.mark.parametrize("spec", WALKED, ids=called)
-def test_steady_blocks_are_what_decoding_holds(spec: KVCacheSpec) -> None:
-    bounds = limits(80, 7)
-    fixed, slope = spec.steady_cost(bounds)
-    assert spec.steady_blocks(0, bounds) == 0
-    for n in range(1, 81):
-        assert spec.steady_blocks(n, bounds) == len(spec.resident(n - 1, 1, bounds))
-        assert spec.steady_blocks(n, bounds) <= fixed + slope * n
-
-
-def states_alive(computed: int, new: int, size: int, mode: str, speculative: int) -> set[int]:
-    """Blocks whose state a step reads or writes, or that is the last at a boundary."""
-    end = computed + new
-    if mode == "all":
-        return set(range(-(-end // size)))
-    alive = {(end - 1) // size}
-    if computed:
-        alive.add((computed - 1) // size)
-    if mode == "align" and computed and (computed - 1) // size == (end - 1) // size:
-        alive |= {(end - 1) // size - 1} - {-1}
-    return alive
+def states_alive(computed: int, new: int, size: int, mode: str) -> set[int]:
+    """Blocks whose state a step reads (that of the last token) or writes."""
+    last = (computed + new - 1) // size
+    written = {t // size for t in range(computed, computed + new)} if mode == "all" else {last}
+    return written | ({(computed - 1) // size} if computed else set())
 
 
 @pytest.mark.parametrize("size", [1, 4, 16])
 @pytest.mark.parametrize("speculative", [0, 1, 3])
 @pytest.mark.parametrize("mode", ["align", "all"])
-def test_states_are_held_as_the_mode_says(mode: str, speculative: int, size: int) -> None:
-    spec = mamba(size, num_speculative_blocks=speculative)
+def test_states_are_held_while_a_step_reads_or_writes_them(
+    mode: str, speculative: int, size: int
+) -> None:
+    spec = mamba(size, num_speculative_blocks=speculative if mode == "align" else 0)
     for batch in (1, 3, 16, 40):
         bounds = limits(64, batch, mamba_cache_mode=mode)
         for computed, new in steps(64, batch):
-            held = set(spec.resident(computed, new, bounds))
-            alive = states_alive(computed, new, size, mode, speculative)
-            assert alive <= held, (computed, new)
-            assert len(held) <= spec.max_blocks(bounds) or mode == "align"
-            if mode == "align":
-                assert len(held) <= 2 + speculative
-        assert spec.max_blocks(bounds) - most_held(spec, bounds) in (0, 1)
+            held = set(indices(spec.resident(computed, new, bounds)))
+            alive = states_alive(computed, new, size, mode)
+            last = max(alive)
+            extra = set(range(last + 1, last + 1 + spec.num_speculative_blocks))
+            assert alive <= held <= alive | extra, (computed, new)
+            assert held == alive | extra or last - min(alive) > 1, "only a skip speculates not"
+        assert most_held(spec, bounds) <= spec.max_blocks(bounds)
+
+
+@pytest.mark.parametrize("mode", ["align", "all"])
+def test_a_decoding_request_holds_one_state_but_for_the_step_that_passes_a_boundary(
+    mode: str,
+) -> None:
+    spec, bounds = mamba(4), limits(64, 8, mamba_cache_mode=mode)
+    held = [spec.steady_blocks(n, bounds) for n in range(2, 65)]
+    assert held == [2 if n % 4 == 1 else 1 for n in range(2, 65)]
+    fixed, slope = spec.steady_cost(bounds)
+    assert (fixed, slope) == (2, 0.0)
 
 
 def test_without_prefix_caching_one_state_and_the_speculative_ones_run() -> None:
@@ -222,20 +153,6 @@ def test_an_encoder_holds_nothing() -> None:
     spec, bounds = EncoderOnlyAttentionSpec(block_size=16, **KV), limits(512, 512)
     assert most_held(spec, bounds) == spec.max_blocks(bounds) == spec.steady_blocks(9, bounds) == 0
     assert spec.hit_length([True] * 20) == 0
-
-
-@pytest.mark.parametrize(
-    "spec", [*WALKED, MLAAttentionSpec(block_size=16, head_size=8, dtype="uint8")], ids=called
-)
-def test_a_hit_is_the_longest_prefix_whose_visible_tokens_are_cached(spec: KVCacheSpec) -> None:
-    size = spec.block_size
-    for cached in product([False, True], repeat=6):
-        best = 0
-        for blocks in range(1, 7):
-            needed = visible(spec, blocks * size) - {blocks * size}
-            if all(cached[token // size] for token in needed):
-                best = blocks * size
-        assert spec.hit_length(cached) == best, cached
 
 
 def test_the_last_cached_state_is_enough_for_a_hit() -> None:
@@ -287,7 +204,44 @@ PRODUCTS = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "expected"), PRODUCTS, ids=called)
+def geometry_of(spec: AttentionSpec) -> dict[str, Any]:
+    """What a model file says of a cache like this one: the fields that it must give."""
+    latent = () if spec.is_latent else ("num_kv_heads",)
+    return {name: getattr(spec, name) for name in (*latent, "head_size", *type(spec).more_fields)}
+
+
+ATTENTION = [
+    spec
+    for name in SPECS.names()
+    for spec in SPECS.get(name).examples()[:1]
+    if isinstance(spec, AttentionSpec)
+]
+
+
+@pytest.mark.parametrize("spec", ATTENTION, ids=called)
+def test_a_model_file_gives_each_kind_its_fields(spec: AttentionSpec) -> None:
+    kind, geometry = spec.kind, geometry_of(spec)
+    read = SPECS.get(kind).from_geometry(geometry, CONTEXT)
+    assert read.kind == kind and geometry_of(read) == geometry
+    with pytest.raises(SpecError, match=f"{kind}: unknown field 'head_sise'"):
+        SPECS.get(kind).from_geometry(geometry | {"head_sise": 3}, CONTEXT)
+    for name in geometry:
+        fewer = {k: v for k, v in geometry.items() if k != name}
+        with pytest.raises(SpecError, match=f"missing field '{name}'"):
+            SPECS.get(kind).from_geometry(fewer, CONTEXT)
+        with pytest.raises(SpecError, match=f"{name} must be a whole number of at least 1"):
+            SPECS.get(kind).from_geometry(geometry | {name: 0}, CONTEXT)
+
+
+def test_a_model_file_gives_a_state_its_shapes() -> None:
+    assert SPECS.get("mamba").from_geometry(MAMBA, CONTEXT).kind == "mamba"
+    with pytest.raises(SpecError, match="mamba: unknown field 'head_sise'"):
+        SPECS.get("mamba").from_geometry(MAMBA | {"head_sise": 3}, CONTEXT)
+    with pytest.raises(SpecError, match="missing field 'states'"):
+        SPECS.get("mamba").from_geometry({"mamba_type": "mamba2"}, CONTEXT)
+
+
+@pytest.mark.parametrize(("spec", "expected"), PRODUCTS, ids=[called(s) for s, _ in PRODUCTS])
 def test_a_page_is_the_product_of_its_geometry(spec: KVCacheSpec, expected: int) -> None:
     assert spec.page_size_bytes == spec.real_page_size_bytes == expected
     assert sum(a.num_bytes(spec.block_size) for a in spec.page_arrays()) == expected
@@ -311,29 +265,6 @@ def test_blocks_grow_with_attention_and_not_with_states() -> None:
     assert mamba(16).with_block_size(48).page_size_bytes == mamba(16).page_size_bytes
 
 
-@pytest.mark.parametrize("kind", sorted(GEOMETRY))
-def test_a_model_file_gives_each_kind_its_fields(kind: str) -> None:
-    spec = SPECS.get(kind).from_geometry(GEOMETRY[kind], CONTEXT)
-    assert spec.kind == kind
-    unknown = GEOMETRY[kind] | {"head_sise": 3}
-    with pytest.raises(SpecError, match=f"{kind}: unknown field 'head_sise'"):
-        SPECS.get(kind).from_geometry(unknown, CONTEXT)
-    for name in GEOMETRY[kind]:
-        if name in ("sink_len", "mamba_type", "num_groups"):
-            continue
-        fewer = {k: v for k, v in GEOMETRY[kind].items() if k != name}
-        with pytest.raises(SpecError, match=f"missing field '{name}'"):
-            SPECS.get(kind).from_geometry(fewer, CONTEXT)
-        if name != "states":
-            with pytest.raises(SpecError, match=f"{name} must be a whole number of at least 1"):
-                SPECS.get(kind).from_geometry(GEOMETRY[kind] | {name: 0}, CONTEXT)
-
-
-def test_every_registered_kind_is_tested_here() -> None:
-    assert sorted(GEOMETRY) == [name for name in SPECS.names() if name in GEOMETRY]
-    assert all(SPECS.get(name).kind == name for name in GEOMETRY)
-
-
 def test_a_packed_latent_row_has_656_bytes_and_its_indexer_keeps_its_own_dtype() -> None:
     packed = replace(CONTEXT, cache_dtype="fp8_ds_mla", dtype="uint8")
     mla = SPECS.get("mla")
@@ -343,7 +274,7 @@ def test_a_packed_latent_row_has_656_bytes_and_its_indexer_keeps_its_own_dtype()
 
 
 def test_states_are_stored_in_the_dtypes_the_run_names() -> None:
-    spec = SPECS.get("mamba").from_geometry(GEOMETRY["mamba"], CONTEXT)
+    spec = SPECS.get("mamba").from_geometry(MAMBA, CONTEXT)
     assert [state.dtype for state in spec.states] == ["bfloat16", "float32"]
     assert spec.page_size_bytes == 10240 * 3 * 2 + prod((128, 64, 128)) * 4
     own = {"states": [{"name": "conv", "shape": [8, 3], "dtype": "float16"}]}
@@ -371,7 +302,7 @@ def test_a_latent_row_is_whole_on_every_rank() -> None:
 
 
 def test_convolution_groups_are_replicated_when_ranks_exceed_them() -> None:
-    spec = SPECS.get("mamba").from_geometry(GEOMETRY["mamba"], CONTEXT)  # 8192 + 2 * 8 * 128
+    spec = SPECS.get("mamba").from_geometry(MAMBA, CONTEXT)  # 8192 + 2 * 8 * 128
     per_group = 2 * 128
     for tp in (1, 2, 8, 16):
         conv, ssm = spec.shard(tp).states
@@ -382,20 +313,22 @@ def test_convolution_groups_are_replicated_when_ranks_exceed_them() -> None:
     ):
         spec.shard(3)
     with pytest.raises(SpecError, match="3 groups do not fit"):
-        SPECS.get("mamba").from_geometry(GEOMETRY["mamba"] | {"num_groups": 3}, CONTEXT)
+        SPECS.get("mamba").from_geometry(MAMBA | {"num_groups": 3}, CONTEXT)
 
 
 # --- merging and what if -------------------------------------------------------------------------
 def test_full_layers_share_one_remembered_window_but_not_two() -> None:
     plain = FullAttentionSpec(block_size=16, **KV)
-    small, large = (replace(plain, sliding_window=w) for w in (64, 128))
-    assert plain.merge([small, plain]).sliding_window == 64  # type: ignore[attr-defined]
+    small, large = (replace(plain, remembers=Bound(sliding_window=w)) for w in (64, 128))
+    assert plain.merge([small, plain]).bound == Bound(sliding_window=64)
     with pytest.raises(
         WindowConflict, match="two values of sliding_window in one group: 64 and 128"
     ):
         plain.merge([small, large])
-    chunk = replace(plain, attention_chunk_size=64)
-    with pytest.raises(SpecError, match="a layer with a sliding window next to one with a chunk"):
+    chunk = replace(plain, remembers=Bound(attention_chunk_size=64))
+    with pytest.raises(
+        SpecError, match="remembers sliding_window next to one that remembers attention_chunk"
+    ):
         small.merge([chunk])
 
 
@@ -463,7 +396,7 @@ def test_a_promoted_window_keeps_every_token_and_remembers_its_size() -> None:
     native = SlidingWindowSpec(block_size=16, sliding_window=64, **KV)
     promoted = native.promoted()
     assert isinstance(promoted, FullAttentionSpec)
-    assert (promoted.sliding_window, promoted.max_blocks(limits(160, 8))) == (64, 10)
+    assert (promoted.bound, promoted.max_blocks(limits(160, 8))) == (native.bound, 10)
     latent = SlidingWindowMLASpec(block_size=16, sliding_window=64, head_size=8, dtype="uint8")
     with pytest.raises(SpecError, match="sliding MLA cache cannot be turned"):
         latent.promoted()

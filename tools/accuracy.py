@@ -212,7 +212,11 @@ def _changing(rows: Iterable[Row]) -> Iterator[Row]:
 
 def _row(row: Row) -> str:
     since, until = (".".join(map(str, v)) if v else "" for v in (row.since, row.until))
-    value = ", ".join(sorted(row.value)) if isinstance(row.value, frozenset) else str(row.value)
+    value = (
+        ", ".join(sorted(map(str, row.value)))
+        if isinstance(row.value, frozenset)
+        else str(row.value)
+    )
     if row.rule == "merge_ignores":
         value = "see the table"
     certain = "yes" if row.certain else "no"

@@ -214,7 +214,7 @@ def _fp8_gain(result: Result, cap: Capacity) -> Iterator[Note]:
 def _windows(result: Result, cap: Capacity) -> Iterator[Note]:
     """What the windows save: the same request with every layer keeping all tokens."""
     is_off = result.prepared.config.cache.disable_hybrid_kv_cache_manager
-    bounded = {"sliding", "chunked"} & {demand.kind for demand in cap.demands}
+    bounded = any(group.spec.frees_tokens for group in result.plan.groups)
     if is_off or not bounded or len(result.plan.groups) < 2:
         return
     other = _replanned(result, {"cache.disable_hybrid_kv_cache_manager": True})

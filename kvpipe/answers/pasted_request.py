@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kvpipe.engines.pasted import Pasted, read_pasted
 from kvpipe.engines.versions import NEWEST, parse_version
 from kvpipe.errors import ConfigError, Problem
@@ -23,7 +21,8 @@ from kvpipe.logs.lines import encoding_of, open_log
 from kvpipe.logs.reading import NO_FIGURES, read_file
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.confdir import CONF_DIR, shipped_option
-from kvpipe.request.config import parse_size
+from kvpipe.request.nicknames import hub_name_is_shipped, option_named
+from kvpipe.request.quantities import parse_size
 
 HEAD = 2**17  # bytes of the file in which a command line is looked for
 NEAR = 0.012  # share by which a card's printed memory differs from the shipped figure
@@ -138,7 +137,7 @@ def _model(
 ) -> dict[str, Any]:
     names = [command.model if command else None, log.model if log else None]
     for name in filter(None, names):
-        if preset := presets().get(_shape_name(name)):
+        if preset := _preset(name):
             return shipped_option("model", preset)
         if (Path(name) / "config.json").is_file():
             return {**shipped_option("model", "hf"), "path": name}
@@ -148,29 +147,18 @@ def _model(
     return {}
 
 
-def _shape_name(name: str) -> str:
-    """The last part of a path or of org/name, without endings that leave the shape alone."""
-    return _SAME_SHAPE.sub("", name.rstrip("/").rpartition("/")[2].lower())
-
-
-@cache
-def presets() -> Mapping[str, str]:
-    """Shape name of a published model -> shipped preset."""
-    found = {}
-    for path in sorted((CONF_DIR / "model").glob("*.yaml")):
-        name = _named(path)
-        if name:
-            found[_shape_name(name)] = path.stem
-    return found
-
-
-def _named(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("name: "):
-                value = yaml.safe_load(line)["name"]
-                return value if isinstance(value, str) else ""
-    return ""
+def _preset(name: str) -> str | None:
+    """The shipped model of that Hub name, or with the same last part but for endings that leave the
+    shape alone."""
+    last = name.rstrip("/").rpartition("/")[2]
+    try:
+        return (
+            hub_name_is_shipped(name)
+            or option_named("model", last)
+            or option_named("model", _SAME_SHAPE.sub("", last.lower()))
+        )
+    except ConfigError:  # a name that fits two presets is none
+        return None
 
 
 def _device(log: EngineLog | None, text: str, problems: list[Problem]) -> dict[str, Any]:

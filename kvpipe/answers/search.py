@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.cache.plan import Capacity, Plan
+from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
 from kvpipe.request.confdir import CONF_DIR, shipped_option
-from kvpipe.request.config import Count, Tokens
+from kvpipe.request.config import Count
+from kvpipe.request.quantities import Tokens
 from kvpipe.request.schema import check_section
 from kvpipe.text.figures import count, size
 
@@ -224,14 +225,8 @@ class Search:
 
 
 def blocks_for(plan: Plan, requests: int) -> int:
-    """Blocks of that many requests of the planned length: all decode, and the tokens of one step
-    are prompts, wherever they belong."""
-    cap: Capacity | None = plan.capacity
-    if cap is None:
-        return 0
-    steady = sum(demand.steady_blocks for demand in cap.demands)
-    peak = sum(demand.peak_blocks for demand in cap.demands)
-    return requests * steady + max(0, peak - steady)
+    """Blocks of that many requests of the planned length."""
+    return plan.capacity.blocks_of(requests) if plan.capacity else 0
 
 
 def smallest(low: int, high: int, serves: Callable[[int], bool]) -> int | None:
@@ -266,7 +261,7 @@ def _memory(prepared: Prepared) -> tuple[int, ...]:
 
 def _devices() -> list[tuple[str, dict[str, Any]]]:
     """Shipped accelerators, the one with the least memory first."""
-    from kvpipe.request.config import parse_size
+    from kvpipe.request.quantities import parse_size
 
     names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
     options = {name: shipped_option("device", name) for name in sorted(names)}

@@ -9,7 +9,7 @@ from kvpipe.engines.serve import has_flag, serve_line
 from kvpipe.engines.versions import NEWEST, parse_version
 from kvpipe.pipeline import Prepared, Result
 from kvpipe.request.config import RunConfig
-from kvpipe.specs.base import KVCacheSpec
+from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec
 from kvpipe.stages.validation.base import ResolvedRun
 
 _WORDS = {"fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "fp8_ds_mla": "fp8_ds_mla"}
@@ -23,7 +23,7 @@ def line_of(result: Result) -> str:
 def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
     """The same of a plan that nothing was allocated for. model: what the line calls it."""
     config, resolved = prepared.config, prepared.resolved
-    if plan.capacity is None or _is_what_if(config):
+    if plan.capacity is None or _is_what_if(config) or _cannot_load(resolved):
         return ""
     rules = config.plugins["engine"].make()
     version = rules.version or ".".join(map(str, NEWEST))
@@ -58,6 +58,14 @@ def _is_chunked(plan: Plan, version: str) -> bool:
     """Whether the release must be told to cut prompts."""
     limits = plan.limits
     return limits.max_num_batched_tokens < limits.max_model_len <= chunked_beyond(version)
+
+
+def _cannot_load(resolved: ResolvedRun) -> bool:
+    """On a CPU: more weights than memory. (On a GPU the weights are charged, and do not fit.)"""
+    model, device, parallel = resolved.model, resolved.device, resolved.parallel
+    served = DTYPE_BYTES[resolved.served_dtype]
+    weights = model.weight_bytes or (model.parameter_count or 0) * served
+    return device.type == "cpu" and weights > device.total_bytes * parallel.tp * parallel.pp
 
 
 def _is_what_if(config: RunConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 # enum Operation of kv_cache.cu -> how the first offender is told: {index} in the list given,
@@ -24,16 +25,22 @@ class ErrorRecord:
     Allocated once: a captured CUDA graph keeps its address.
     """
 
-    def __init__(self, torch: Any, device: Any) -> None:
+    def __init__(self, torch: Any, device: Any, synchronize: Callable[[], None]) -> None:
+        self._synchronize = synchronize
         self._record = torch.zeros(8, dtype=torch.int32, device=device)
         self.address = int(self._record.data_ptr())
 
     def check(self) -> None:
-        """IndexError naming the first offender since the last check; on a GPU this waits for it."""
+        """IndexError naming the first offender since the last check.
+
+        On a GPU this waits for all streams before it reads, and again before it returns: a kernel
+        of another stream may neither be missed nor count into a record that is being cleared."""
+        self._synchronize()
         words = [word & 0xFFFFFFFF for word in self._record.tolist()]
         if not words[0]:
             return
         self._record.zero_()
+        self._synchronize()
         value = _signed(words[3] | words[4] << 32)
         limit = _signed(words[5] | words[6] << 32)
         told = _TOLD[words[1]].format(index=words[2], value=value, last=limit - 1)

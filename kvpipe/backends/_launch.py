@@ -7,61 +7,22 @@ of a launch, is here and in the plans, so that tests on a CPU run the lines a GP
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
-from kvpipe.backends._errors import ErrorRecord
 from kvpipe.backends._grid import MAX_GRID_Y, MAX_ROWS, THREADS, grid_x, lanes_and_rows
+from kvpipe.backends._launcher import Launcher
 from kvpipe.backends._pages import PageTable, check_extent, page_table
+from kvpipe.backends._slots import last_of_each_slot
 from kvpipe.backends.base import Array, Buffer
 from kvpipe.backends.gather import GatherPlan
-from kvpipe.backends.torch_ import TorchBackend
 from kvpipe.backends.write import WritePlan
 from kvpipe.layouts.base import ArrayView
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A kernel with its arguments. words: one 64-bit word a parameter; shape: grid x, y, z and
-    block x, y, z. Both may be changed between runs."""
-
-    run: Callable[[], object]
-    words: Any
-    shape: Any
-
-
-class KernelBackend(TorchBackend):
-    """Operations as kernel launches. Memory and views are the torch backend's."""
-
-    # One thread moves a whole row: the longer the better. A GPU wants many short ones.
-    long_rows: ClassVar[bool] = False
-
-    def _start(self) -> None:
-        """The persistent state of the kernels; subclasses call it when the device is chosen."""
-        self.errors = ErrorRecord(self.torch, self.device)
-        self._plans: dict[Any, Any] = {}
-        self._scales: dict[str, Array] = {}
-
-    @abstractmethod
-    def prepare(self, kernel: str, words: Sequence[int], shape: Sequence[int]) -> Launch:
-        """A launch of `kernel` that can be repeated."""
-
-    def adopt(self, tensor: Array) -> Buffer:
-        """A buffer over memory the caller owns (an engine's own cache tensor); nothing is copied.
-
-        tensor: contiguous, any dtype, on this backend's device. The buffer keeps it alive.
-        """
-        here = tensor.device.type == self.device.type
-        if not tensor.is_contiguous() or not here:
-            raise ValueError(
-                f"adopt: a contiguous tensor on {self.device} wanted, got strides "
-                f"{list(tensor.stride())} on {tensor.device}"
-            )
-        data = tensor.reshape(-1).view(self.torch.uint8)
-        return Buffer(num_bytes=data.numel(), data=data)
+class KernelBackend(Launcher):
+    """Operations as kernel launches."""
 
     # --- write_kv ---------------------------------------------------------------------------------
     def plan_write(
@@ -80,7 +41,7 @@ class KernelBackend(TorchBackend):
         self, buffer: Buffer, view: ArrayView, new: Array, slot_mapping: Array, scale: float = 1.0
     ) -> None:
         plan = self._write_plan(((buffer, view),), new.dtype, (scale,))
-        plan(plan.converted(new, view), self._slots(slot_mapping))
+        plan(plan.converted(new, view), last_of_each_slot(self._slots(slot_mapping)))
 
     def write_kv_pair(
         self,
@@ -95,35 +56,17 @@ class KernelBackend(TorchBackend):
             return
         plan = self._write_plan(tuple(targets), new[0].dtype, tuple(scales))
         rows = [plan.converted(each, view) for each, view in zip(new, (k, v), strict=True)]
-        plan(rows[0], self._slots(slot_mapping), rows[1])
+        plan(rows[0], last_of_each_slot(self._slots(slot_mapping)), rows[1])
 
     def _write_plan(
         self, targets: tuple[tuple[Buffer, ArrayView], ...], dtype: Any, scales: tuple[float, ...]
     ) -> WritePlan:
         places = tuple((b.data.data_ptr(), b.num_bytes, view) for b, view in targets)
         key = ("write", places, dtype, repr(scales))
-        plan: WritePlan = self._remembered(key, lambda: self.plan_write(targets, dtype, scales))
-        return plan
+        return self.remembered(key, lambda: self.plan_write(targets, dtype, scales))
 
     def _slots(self, slot_mapping: Array) -> Array:
         return self._ints(slot_mapping).contiguous()
-
-    def _remembered(self, key: Any, make: Any) -> Any:
-        """Plans are small and hold no memory, but a process may see many buffers."""
-        if key not in self._plans:
-            if len(self._plans) >= 4096:
-                self._plans.clear()
-            self._plans[key] = make()
-        return self._plans[key]
-
-    def scales_at(self, scales: Sequence[float]) -> int:
-        """Address of two float32 on the device; the same one for the same scales, for ever."""
-        pair = [float(scales[0]), float(scales[-1])]
-        key = repr(pair)  # NaN is a scale one may ask for, and is not equal to itself
-        if key not in self._scales:
-            tensor = self.torch.tensor(pair, dtype=self.torch.float32, device=self.device)
-            self._scales[key] = tensor
-        return int(self._scales[key].data_ptr())
 
     # --- gather -----------------------------------------------------------------------------------
     def gather(
@@ -136,14 +79,31 @@ class KernelBackend(TorchBackend):
         out_dtype: str | None = None,
         scale: float = 1.0,
     ) -> Array:
+        plan = self._gather_plan(buffer, view, block_size, out_dtype, scale)
+        return plan(self.table(block_table).contiguous(), num_tokens)
+
+    def gather_heads(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_tables: Array,
+        first_tokens: Sequence[int],
+        num_tokens: int,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Array:
+        plan = self._gather_plan(buffer, view, block_size, out_dtype, scale)
+        return plan.heads_apart(self.table(block_tables).contiguous(), first_tokens, num_tokens)
+
+    def _gather_plan(
+        self, buffer: Buffer, view: ArrayView, block_size: int, out_dtype: str | None, scale: float
+    ) -> GatherPlan:
         place = (buffer.data.data_ptr(), buffer.num_bytes, view)
-        plan = self._remembered(
+        return self.remembered(
             ("gather", place, block_size, out_dtype, repr(scale)),
             lambda: GatherPlan(self, buffer, view, block_size, out_dtype, scale),
         )
-        torch = self.torch
-        table = torch.as_tensor(block_table, dtype=torch.int32, device=self.device).contiguous()
-        return plan(table, num_tokens)
 
     # --- whole blocks -----------------------------------------------------------------------------
     def fill(
@@ -236,7 +196,7 @@ class KernelBackend(TorchBackend):
         self, block_table: Array, request_index: Array, positions: Array, block_size: int
     ) -> Array:
         torch = self.torch
-        table = torch.as_tensor(block_table, dtype=torch.int32, device=self.device)
+        table = self.table(block_table)
         rows, at = self._slots(request_index), self._slots(positions)
         if rows.shape != at.shape or table.dim() != 2:
             raise ValueError(
@@ -256,9 +216,6 @@ class KernelBackend(TorchBackend):
             shape = (grid_x(len(at), THREADS), 1, 1, THREADS, 1, 1)
             self.prepare("kv_slot_mapping", words, shape).run()
         return slots
-
-    def check(self) -> None:
-        self.errors.check()
 
 
 def refuse_clashes(pairs: Sequence[tuple[int, int]]) -> None:

@@ -40,6 +40,9 @@ class Buffer:
 
 
 class Backend(ABC):
+    """`Options` of a backend that runs on GPUs have a `gpu_index`: which of the visible ones, so
+    that planning asks that one for its memory."""
+
     name: ClassVar[str]
     owns_memory: ClassVar[bool] = True
 
@@ -74,7 +77,8 @@ class Backend(ABC):
         self, buffer: Buffer, view: ArrayView, new: Array, slot_mapping: Array, scale: float = 1.0
     ) -> None:
         """reshape_and_cache of one array: new [T, H, D] to slots [T] (int64). Where view.dtype is
-        fp8 and new is not: stored = cast(clamp(new / scale))."""
+        fp8 and new is not: stored = cast(clamp(new / scale)). Of two tokens with one slot the last
+        one is kept."""
 
     def write_kv_pair(
         self,
@@ -102,6 +106,21 @@ class Backend(ABC):
         """Tokens [0, num_tokens) of one request, [num_tokens, H, D], through block_table
         [max_blocks] (manager block ids of block_size tokens). out_dtype: dequantise fp8 to it
         (times scale)."""
+
+    @abstractmethod
+    def gather_heads(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_tables: Array,
+        first_tokens: Sequence[int],
+        num_tokens: int,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Array:
+        """[R, H, num_tokens, D], as dense attention wants it: through row r of block_tables
+        [R, max_blocks] the tokens [first_tokens[r], first_tokens[r] + num_tokens) of its blocks."""
 
     @abstractmethod
     def copy_blocks(

@@ -16,8 +16,8 @@ class CudaDevice:
 
 
 @cache
-def cuda_device() -> CudaDevice | None:
-    """The first visible CUDA device; None without a driver or a device."""
+def cuda_device(index: int = 0) -> CudaDevice | None:
+    """Visible CUDA device number `index`; None without a driver or such a device."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -25,7 +25,7 @@ def cuda_device() -> CudaDevice | None:
     if driver.cuInit(0) != 0:
         return None
     handle, name = ctypes.c_int(), ctypes.create_string_buffer(256)
-    if driver.cuDeviceGet(ctypes.byref(handle), 0) != 0:
+    if driver.cuDeviceGet(ctypes.byref(handle), index) != 0:
         return None
     driver.cuDeviceGetName(name, 256, handle)
     total = ctypes.c_size_t()

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvpipe.backends._launch import KernelBackend, Launch
+from kvpipe.backends._launch import KernelBackend
+from kvpipe.backends._launcher import Launch
 from kvpipe.backends.base import Buffer, MemoryInfo
 from kvpipe.backends.cuda_driver import cuda_device
 from kvpipe.backends.kernels import SOURCE
@@ -33,6 +34,10 @@ class CupyBackend(KernelBackend):
         model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
         name: str
         device: Annotated[int, Field(ge=0)] = 0
+
+        @property
+        def gpu_index(self) -> int:
+            return self.device
 
     name = "cupy"
 
@@ -119,15 +124,20 @@ class CupyBackend(KernelBackend):
 
     # --- launches -------------------------------------------------------------------------------
     def prepare(self, kernel: str, words: Sequence[int], shape: Sequence[int]) -> Launch:
-        function = self._module.get_function(kernel)
+        here = self.cupy.cuda.Device(self.index)
+        with here:  # a module is loaded into the context of the current device
+            function = self._module.get_function(kernel)
         kept, grid = list(words), list(shape)
 
         def run() -> None:
             # A Python int becomes a 64-bit argument in CuPy: what every kernel parameter is.
-            with self._stream():
+            with here, self._stream():
                 function(tuple(grid[:3]), tuple(grid[3:]), tuple(kept))
 
         return Launch(run=run, words=kept, shape=grid)
+
+    def synchronize(self) -> None:
+        self.cupy.cuda.Device(self.index).synchronize()
 
     def _torch_stream(self) -> Any:
         return self.torch.cuda.current_stream(self.device)

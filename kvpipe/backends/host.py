@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvpipe.backends._launch import KernelBackend, Launch
+from kvpipe.backends._launch import KernelBackend
+from kvpipe.backends._launcher import Launch
 from kvpipe.backends.kernels.compile import find_compiler, host_library, load
 from kvpipe.backends.torch_ import TorchBackend
 from kvpipe.errors import Problem

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from kvpipe.backends._slots import last_of_each_slot
 from kvpipe.backends.base import Array, Backend, Buffer, MemoryInfo
 from kvpipe.backends.host_memory import host_memory
 from kvpipe.errors import DoesNotFit, Problem
@@ -33,6 +34,11 @@ class TorchBackend(Backend):
         model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
         name: str
         device: str
+
+        @property
+        def gpu_index(self) -> int:
+            kind, _, index = self.device.partition(":")
+            return int(index) if kind == "cuda" and index.isdigit() else 0
 
     name = "torch"
 
@@ -121,7 +127,7 @@ class TorchBackend(Backend):
         self, buffer: Buffer, view: ArrayView, new: Array, slot_mapping: Array, scale: float = 1.0
     ) -> None:
         num_blocks, block_size = view.shape[:2]
-        slots = self._ints(slot_mapping)
+        slots = last_of_each_slot(self._ints(slot_mapping))
         inside = self._inside(slots, num_blocks * block_size, "slot", view)
         stored = self._stored(new, view.dtype, scale)[inside]
         kept = slots[inside]
@@ -152,6 +158,28 @@ class TorchBackend(Backend):
         if out_dtype is None or out_dtype == view.dtype:
             return typed
         return (typed.to(torch.float32) * scale).to(self.dtype(out_dtype))
+
+    def gather_heads(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_tables: Array,
+        first_tokens: Sequence[int],
+        num_tokens: int,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Array:
+        rows = [
+            self.gather(buffer, view, table, first + num_tokens, block_size, out_dtype, scale)[
+                first:
+            ].transpose(0, 1)
+            for table, first in zip(block_tables, first_tokens, strict=True)
+        ]
+        if not rows:
+            shape = (0, view.shape[2], num_tokens, view.shape[3])
+            return self.torch.empty(shape, dtype=self.dtype(out_dtype or view.dtype))
+        return self.torch.stack(rows)
 
     def copy_blocks(
         self,

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvpipe.backends._grid import MAX_GRID_X, MAX_ROWS, lanes_and_rows
+from kvpipe.backends._launcher import Launcher
 from kvpipe.backends._pages import WIDTHS, check_extent
 from kvpipe.backends.base import Array, Buffer
 from kvpipe.backends.torch_ import FP8_MAX
 from kvpipe.layouts.base import ArrayView
 from kvpipe.specs.base import DTYPE_BYTES
-
-if TYPE_CHECKING:
-    from kvpipe.backends._launch import KernelBackend
 
 # What a call needs of a launch: run, words, shape, and the most kernel rows a token has.
 Prepared = tuple[Callable[[], object], Any, Any, int]
@@ -32,11 +30,13 @@ class WritePlan:
     dtype: torch dtype of the new rows: the views' own, or fp16, bf16, fp32 where those are fp8.
     A first call with rows of new strides or a new alignment prepares a launch; a later one costs
     about a microsecond. Not thread-safe: one plan a thread, as one launch is patched in place.
+    Slots of a planned write are distinct but for padding, as a block manager's are: of two tokens
+    with one slot, one thread keeps the last, several may keep parts of both. write_kv looks first.
     """
 
     def __init__(
         self,
-        backend: KernelBackend,
+        backend: Launcher,
         targets: Sequence[tuple[Buffer, ArrayView]],
         dtype: Any,
         scales: Sequence[float],
@@ -192,7 +192,7 @@ def _side(rows: Array, buffer: Buffer, view: ArrayView) -> _Side:
     )
 
 
-def _row_dtype(backend: KernelBackend, view: ArrayView, dtype: Any) -> tuple[Any, bool]:
+def _row_dtype(backend: Launcher, view: ArrayView, dtype: Any) -> tuple[Any, bool]:
     """The dtype new rows must have, and whether the kernel quantises them."""
     torch, stored = backend.torch, backend.dtype(view.dtype)
     if dtype == stored or view.dtype not in FP8_MAX:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.runs import Runs, has, num_indices
 
 # Columns of what `DecodePlan.at` returns, in tokens or table indices; -1 where there is none.
 TAKE = 0  # the one index that this step must get a block for
@@ -31,10 +32,10 @@ class DecodePlan:
     def __init__(self, spec: KVCacheSpec, limits: RequestLimits, span: int, ranks: int) -> None:
         self.spec, self.limits, self.span, self.ranks = spec, limits, span, ranks
         self._entry_of: dict[int, int] = {}
-        self._wants: list[range] = []
+        self._wants: list[Runs] = []
         self._entries = np.empty((64, _COLUMNS), np.int64)
 
-    def at(self, computed: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[range]]:
+    def at(self, computed: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[Runs]]:
         """[n, 6] and n: the columns above, and the indices held, of a one-token step of requests
         with those numbers of tokens stored (at least one each)."""
         known = self._entry_of
@@ -48,7 +49,7 @@ class DecodePlan:
         entry = len(self._wants)
         if entry == len(self._entries):
             self._entries = np.concatenate((self._entries, np.empty_like(self._entries)))
-        want = self.spec.resident(computed, 1, self.limits)
+        want = held_at(self.spec, computed, 1, self.limits)
         self._entries[entry, : SIMPLE + 1] = self._changes(computed, want)
         self._entries[entry, UNTIL] = self._until(computed, want)
         self._entries[entry, POSITION:] = self._positions(computed)
@@ -56,30 +57,30 @@ class DecodePlan:
         self._entry_of[computed] = entry
         return entry
 
-    def _changes(self, computed: int, want: range) -> tuple[int, int, int]:
-        before = self.spec.resident(computed - 1, 1, self.limits)
-        take = [i for i in _ends(want) if i not in before]
-        drop = [i for i in _ends(before) if i not in want]
-        # Ranges never go back, so the one index that is new is the last, and without content.
+    def _changes(self, computed: int, want: Runs) -> tuple[int, int, int]:
+        before = held_at(self.spec, computed - 1, 1, self.limits)
+        take = [i for i in _ends(want) if not has(before, i)]
+        drop = [i for i in _ends(before) if not has(want, i)]
+        # The one index that is new must be the last, which alone is without content.
         simple = (
-            want.step == before.step == 1
-            and len(take) <= 1
+            len(take) <= 1
             and len(drop) <= 1
-            and len(want) - len(before) == len(take) - len(drop)
+            and (not take or take[0] == want[-1][-1])
+            and num_indices(want) - num_indices(before) == len(take) - len(drop)
         )
         return (take or [-1])[0], (drop or [-1])[0], int(simple)
 
-    def _until(self, computed: int, want: range) -> int:
+    def _until(self, computed: int, want: Runs) -> int:
         """What is held never goes back as tokens are added: where it changes is found by halving,
         up to the end of the block."""
         if self.ranks > 1:
             return computed + 1
         same, changed = computed, (computed // self.span + 1) * self.span
-        if self.spec.resident(changed - 1, 1, self.limits) == want:
+        if held_at(self.spec, changed - 1, 1, self.limits) == want:
             return changed
         while changed - same > 1:
             middle = (same + changed) // 2
-            if self.spec.resident(middle, 1, self.limits) == want:
+            if held_at(self.spec, middle, 1, self.limits) == want:
                 same = middle
             else:
                 changed = middle
@@ -91,6 +92,6 @@ class DecodePlan:
         return (now.start, int(later.start == now.start + 1)) if now else (-1, 0)
 
 
-def _ends(indices: range) -> list[int]:
-    """The first two and last two indices: enough to see whether a range changed by one."""
-    return sorted({*indices[:2], *indices[-2:]})
+def _ends(runs: Runs) -> list[int]:
+    """The first two and last two indices of each run: enough to see whether it changed by one."""
+    return sorted({i for run in runs for i in (*run[:2], *run[-2:])})

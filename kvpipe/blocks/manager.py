@@ -32,6 +32,7 @@ from kvpipe.blocks.step import GroupSlots, Slots
 from kvpipe.blocks.table import GroupTable
 from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.runs import Runs, below, indices
 
 Tokens = Sequence[int] | npt.NDArray[np.integer]
 
@@ -172,10 +173,10 @@ class BlockManager:
         self._seat(twin, computed)
         source.forked = True
         for table in self.tables:
-            held, indices = self._content(table, source, computed)
-            blocks = table.blocks(source.row, indices)
+            held, at = self._content(table, source, computed)
+            blocks = table.blocks(source.row, at)
             self.pool.share(blocks)
-            table.put(twin.row, indices, blocks)
+            table.put(twin.row, at, blocks)
             table.held[twin.row] = held
         self._granter.look_anew(source.row)
 
@@ -196,8 +197,8 @@ class BlockManager:
         computed = int(self._seats.num_tokens[live.row])
         saved = []
         for group, table in enumerate(self.tables):
-            held, indices = self._content(table, live, computed)
-            saved.append((held, indices, save(group, table.blocks(live.row, indices))))
+            held, at = self._content(table, live, computed)
+            saved.append((held, at, save(group, table.blocks(live.row, at))))
         self.free(request)
         self._seats.swapped[request] = SwappedRequest(live, computed, tuple(saved))
 
@@ -207,20 +208,21 @@ class BlockManager:
         if swapped is None:
             raise BlockError(f"request {request!r} is not swapped out")
         self._seats.refuse_full()
-        sizes = [len(indices) for _, indices, _ in swapped.saved]
+        sizes = [len(at) for _, at, _ in swapped.saved]
         self._granter.refuse_shortage(f"request {request!r}", sizes)
         del self._seats.swapped[request]
         live = self._seat(swapped.request, swapped.num_tokens)
-        for group, (held, indices, payload) in enumerate(swapped.saved):
+        for group, (held, at, payload) in enumerate(swapped.saved):
             table = self.tables[group]
-            blocks = self.pool.allocate(len(indices))
-            table.put(live.row, indices, blocks)
+            blocks = self.pool.allocate(len(at))
+            table.put(live.row, at, blocks)
             table.held[live.row] = held
             restore(group, blocks, payload)
 
     # --- what kernels read -------------------------------------------------------------------
     def begin_step(self) -> None:
-        """Forget the slots of the step before."""
+        """The step before has run: forget its slots; the states it computed may be hit."""
+        self.prefixes.begin_step()
         for slots in self._slots:
             slots.clear()
 
@@ -323,13 +325,11 @@ class BlockManager:
 
     def _content(
         self, table: GroupTable, live: LiveRequest, computed: int
-    ) -> tuple[range, list[int]]:
-        """The part of a row that tokens were written to (without room for draft tokens): the range
-        held, and the indices in it that have a block."""
-        held = table.held[live.row]
-        stop = min(held.stop, table.content_stop(computed, live.limits))
-        held = range(held.start, max(held.start, stop), held.step)
-        return held, [i for i in held if table.ids[live.row, i] > 0]
+    ) -> tuple[Runs, list[int]]:
+        """The part of a row that tokens were written to (without room for draft tokens): the runs
+        held, and the indices in them that have a block."""
+        held = below(table.held[live.row], table.content_stop(computed, live.limits))
+        return held, [i for i in indices(held) if table.ids[live.row, i] > 0]
 
     def _limits_with(self, encoder_tokens: int | None) -> RequestLimits:
         if encoder_tokens is None or encoder_tokens == self.limits.max_encoder_tokens:

@@ -193,6 +193,9 @@ class BlockPool:
         )
         self._refuse_repeats(ids)
         left = state - _ONE_REFERENCE
+        if self.index.has_copies:
+            for i in (left == _KEYED).nonzero()[0][::-1].tolist():
+                left[i] = _KEYED if self.index.leave(ids.item(i)) else 0
         self._state[ids] = left
         cached = ids[left == _KEYED][::-1]
         plain = ids[left == 0]
@@ -212,17 +215,39 @@ class BlockPool:
 
     # --- content -----------------------------------------------------------------------------
     def register(self, ids: npt.ArrayLike, keys: Sequence[bytes]) -> int:
-        """Say what blocks in use hold, so that `lookup` finds them. Keys that another block already
-        has are skipped; returns how many were new."""
+        """Say what blocks in use hold, so that `lookup` finds them. A block that nobody holds and
+        whose content one of ids holds too becomes empty; beside one in use, it stays a copy (see
+        `PrefixIndex`). Returns for how many keys one of ids is found."""
         ids = self._valid(ids)
         state = self._state[ids]
         self._refuse(ids, state < _ONE_REFERENCE, "is not in use: it holds nothing to register")
         self._refuse(ids, state & _KEYED == 1, "already has a key")
         self._refuse_repeats(ids)
-        add = self.index.add
-        new = [block for block, key in zip(ids.tolist(), keys, strict=True) if add(key, block)]
-        self._state[new] |= _KEYED
-        return len(new)
+        blocks = ids.tolist()
+        if self.index.knows_any(keys):
+            new = sum(map(self._register_one, blocks, keys))
+        else:
+            new = self.index.enter_all(keys, blocks)
+        self._state[ids] = state | _KEYED
+        return new
+
+    def _register_one(self, block: int, key: bytes) -> bool:
+        (found,) = self.index.lookup((key,))
+        if found is None:
+            self.index.enter(key, block)
+        elif self._state.item(found) == _KEYED:
+            self._make_empty(self.index.replaced(key, block))
+        else:
+            self.index.enter_copy(key, block)
+            return False
+        return True
+
+    def _make_empty(self, block: int) -> None:
+        """A free block whose content need not be kept any longer."""
+        self._cached.remove(np.array([block]))
+        self._state[block] = 0
+        self._head -= 1
+        self._stack[self._head] = block
 
     def lookup(self, keys: Sequence[bytes]) -> list[int | None]:
         """The block that holds each key's content, None where none does; references unchanged."""
@@ -231,9 +256,8 @@ class BlockPool:
     def forget_content(self) -> int:
         """Drop every key (the weights changed). Blocks in use stay so. Returns keys dropped."""
         dropped = len(self.index)
-        keyed = np.flatnonzero((self._state > 0) & (self._state & _KEYED == 1))
-        self.index.remove(keyed)
-        self._state[keyed] -= _KEYED
+        self.index.clear()
+        self._state[(self._state > 0) & (self._state & _KEYED == 1)] -= _KEYED
         idle = self._cached.pop(self._cached.count)
         start = self._head - len(idle)
         self._stack[start : self._head] = idle

@@ -2,6 +2,10 @@
 
 Groups may differ in kind and block size. A prefix can be served only where every group can serve
 it; a block is found by the chain's key at its end and its group.
+
+Keys and values that a step computes are a hit in the same step: a layer writes all rows before it
+attends. A state is not, until the next step: the scan that reads it begins while the one that
+writes it is under way.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from kvpipe.blocks.hashing import PrefixChain
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.request import LiveRequest, PrefixStats
 from kvpipe.blocks.table import GroupTable
+from kvpipe.specs.base import held_at
+from kvpipe.specs.runs import below, indices
 
 _Found = Mapping[int, Sequence[int | None]]  # group -> block of each index, None: not cached
 
@@ -28,6 +34,12 @@ class PrefixCache:
         self.enabled = wanted and possible
         self.granule = gcd(*(table.span for table in tables)) or 1
         self._queried = self._hit = 0
+        self._unwritten: set[int] = set()  # blocks of states that this step computes
+
+    def begin_step(self) -> None:
+        """The step before has run: all that it computed may be read."""
+        if self._unwritten:
+            self._unwritten.clear()
 
     def stats(self) -> PrefixStats:
         return PrefixStats(queried_tokens=self._queried, hit_tokens=self._hit)
@@ -53,22 +65,30 @@ class PrefixCache:
             for g, table in enumerate(self.tables):
                 num = length // table.span
                 if g not in found:
-                    found[g] = self.pool.lookup(self._keys(chain, g, range(num)))
+                    found[g] = self._find(chain, g, num)
                 served = table.spec.hit_length([b is not None for b in found[g][:num]])
                 if served * table.ranks < length:
                     length, settled = served * table.ranks, False
         return length, found
 
+    def _find(self, chain: PrefixChain, group: int, num: int) -> list[int | None]:
+        """[num] the block that holds each index of a chain in a group, None where none may be read
+        by this step."""
+        found = self.pool.lookup(self._keys(chain, group, range(num)))
+        if self._unwritten and self.tables[group].is_state:
+            return [None if block in self._unwritten else block for block in found]
+        return found
+
     def _hold(self, live: LiveRequest, found: _Found, length: int) -> None:
         rows = []
         for g, table in enumerate(self.tables):
-            want = table.spec.resident(length, 0, live.limits)
-            held = range(want.start, min(want.stop, length // table.span), want.step)
-            pairs = [(i, b) for i in held if (b := found[g][i]) is not None]
+            want = held_at(table.spec, length, 0, live.limits)
+            held = below(want, length // table.span)
+            pairs = [(i, b) for i in indices(held) if (b := found[g][i]) is not None]
             rows.append((table, held, [i for i, _ in pairs], [b for _, b in pairs]))
         self.pool.share([block for *_, blocks in rows for block in blocks])
-        for table, held, indices, blocks in rows:
-            table.put(live.row, indices, blocks)
+        for table, held, at, blocks in rows:
+            table.put(live.row, at, blocks)
             table.held[live.row] = held
 
     def complete(self, live: LiveRequest, computed: int, new: int) -> None:
@@ -82,19 +102,21 @@ class PrefixCache:
             written = table.spec.written(computed, new, live.limits)
             # A block is complete when its last position is written.
             first = max(computed // table.span, -(-(written.start + 1) // table.span) - 1)
-            indices = range(first, (computed + new) // table.span)
-            if len(indices):
-                blocks = table.blocks(live.row, indices)
-                keys = self._keys(chain, g, indices)
+            completed = range(first, (computed + new) // table.span)
+            if len(completed):
+                blocks = table.blocks(live.row, completed)
+                keys = self._keys(chain, g, completed)
                 here = np.flatnonzero(blocks > 0)
                 if len(here) < len(blocks):
                     blocks, keys = blocks[here], [keys[i] for i in here]
                 self.pool.register(blocks, keys)
+                if table.is_state:
+                    self._unwritten.update(blocks.tolist())
 
-    def _keys(self, chain: PrefixChain, group: int, indices: range) -> list[bytes]:
+    def _keys(self, chain: PrefixChain, group: int, of: range) -> list[bytes]:
         """The keys of the group's blocks at those indices. The same tokens have another content in
         another group's layers, hence the group in the key."""
         ratio = self.tables[group].span // self.granule
         suffix = group.to_bytes(2, "little")
-        ends = chain.keys[(indices.start + 1) * ratio - 1 : indices.stop * ratio : ratio]
+        ends = chain.keys[(of.start + 1) * ratio - 1 : of.stop * ratio : ratio]
         return [key + suffix for key in ends]

@@ -1,6 +1,8 @@
 """Which block holds the content of which key. A key names a whole prefix (see `hashing`).
 
-The first block of a key stays its block; a second one with the same content is not indexed.
+Several blocks may hold the same content, when requests computed it side by side. One of them is
+found; the others, all in use, are its copies, and one takes its place when nobody holds it any
+more. So content is found as long as a block holds it, and no idle block holds what another holds.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import numpy.typing as npt
 
 
 class PrefixIndex:
-    """key (bytes) <-> block id. Memory grows with the blocks that hold keyed content, only."""
+    """key (bytes) <-> block ids. Memory grows with the blocks that hold keyed content, only."""
 
     def __init__(self) -> None:
         self._block_of: dict[bytes, int] = {}
-        self._key_of: dict[int, bytes] = {}
+        self._key_of: dict[int, bytes] = {}  # of found blocks and of copies
+        self._copies: dict[bytes, list[int]] = {}
 
     def __len__(self) -> int:
         return len(self._block_of)
@@ -24,21 +27,73 @@ class PrefixIndex:
     def __contains__(self, key: bytes) -> bool:
         return key in self._block_of
 
+    @property
+    def has_copies(self) -> bool:
+        return bool(self._copies)
+
     def lookup(self, keys: Iterable[bytes]) -> list[int | None]:
         """The block of each key, None where there is none."""
         return list(map(self._block_of.get, keys))
 
-    def add(self, key: bytes, block: int) -> bool:
-        """Whether the key was new, and block is now its block."""
-        if self._block_of.setdefault(key, block) != block:
-            return False
+    def key_of(self, block: int) -> bytes | None:
+        return self._key_of.get(block)
+
+    # --- entering --------------------------------------------------------------------------------
+    def knows_any(self, keys: Sequence[bytes]) -> bool:
+        return not self._block_of.keys().isdisjoint(keys)
+
+    def enter(self, key: bytes, block: int) -> None:
+        """block is found by key from now on, whatever was before."""
+        self._block_of[key] = block
         self._key_of[block] = key
-        return True
+
+    def enter_all(self, keys: Sequence[bytes], blocks: Sequence[int]) -> int:
+        """The same for keys that are all unknown; how many different ones they are."""
+        before = len(self._block_of)
+        self._block_of.update(zip(keys, blocks, strict=True))
+        self._key_of.update(zip(blocks, keys, strict=True))
+        new = len(self._block_of) - before
+        if new < len(keys):  # a key was named twice: its last block is the one that is found
+            for key, block in zip(keys, blocks, strict=True):
+                if self._block_of[key] != block:
+                    self._copies.setdefault(key, []).append(block)
+        return new
+
+    def enter_copy(self, key: bytes, block: int) -> None:
+        """block, in use, holds what another block in use is found for."""
+        self._key_of[block] = key
+        self._copies.setdefault(key, []).append(block)
+
+    # --- leaving ---------------------------------------------------------------------------------
+    def leave(self, block: int) -> bool:
+        """Nobody holds block any more. False: another block holds the same content, this one is
+        forgotten; True: it stays the one that is found."""
+        key = self._key_of[block]
+        copies = self._copies.get(key)
+        if copies is None:
+            return True
+        if self._block_of[key] == block:
+            self._block_of[key] = copies.pop()
+        else:
+            copies.remove(block)
+        if not copies:
+            del self._copies[key]
+        del self._key_of[block]
+        return False
 
     def remove(self, blocks: npt.NDArray[np.intp] | Sequence[int]) -> None:
-        """Forget the keys of these blocks."""
+        """Forget the keys of these blocks, none of which has a copy."""
         for block in np.asarray(blocks).tolist():
             del self._block_of[self._key_of.pop(block)]
 
-    def key_of(self, block: int) -> bytes | None:
-        return self._key_of.get(block)
+    def replaced(self, key: bytes, block: int) -> int:
+        """block is found by key from now on; the block that was, which is forgotten."""
+        old = self._block_of[key]
+        del self._key_of[old]
+        self.enter(key, block)
+        return old
+
+    def clear(self) -> None:
+        self._block_of.clear()
+        self._key_of.clear()
+        self._copies.clear()

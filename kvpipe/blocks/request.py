@@ -8,6 +8,7 @@ from typing import Any
 
 from kvpipe.blocks.hashing import PrefixChain
 from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.runs import Runs
 
 
 @dataclass
@@ -31,11 +32,11 @@ class LiveRequest:
 @dataclass(frozen=True)
 class SwappedRequest:
     """A request whose blocks lie elsewhere. saved: one (held, indices, payload) a group: the row's
-    range, the indices that had a block, and what `save` returned for them."""
+    runs, the indices that had a block, and what `save` returned for them."""
 
     request: LiveRequest
     num_tokens: int
-    saved: tuple[tuple[range, list[int], Any], ...]
+    saved: tuple[tuple[Runs, list[int], Any], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from kvpipe.blocks.decode import ADVANCE, DROP, POSITION, SIMPLE, TAKE, UNTIL, DecodePlan
 from kvpipe.cache.plan import KVCacheGroupSpec
-from kvpipe.specs.base import RequestLimits, cdiv
+from kvpipe.specs.base import RequestLimits, cdiv, held_at
+from kvpipe.specs.runs import Runs, has, indices
 
 Ids = npt.NDArray[np.intp]
 
@@ -25,7 +26,7 @@ class Change:
     """What one step does to one row, as indices of the row: blocks that are no longer needed, that
     must be had, and that must be copied because another request reads them too."""
 
-    want: range
+    want: Runs
     drop: Sequence[int]
     take: Sequence[int]
     copy: Sequence[int] = ()
@@ -49,9 +50,9 @@ class GroupTable:
         self.ranks = self.span // self.block_size
         # A state keeps its speculative tokens in blocks of its own (`resident` counts them).
         first = group.spec.of_layer(group.layer_names[0]) if group.layer_names else group.spec
-        self.lookahead_in_slots = not first.is_state
+        self.is_state = first.is_state
         self.ids = np.full((num_rows, 1), absent, np.int32)
-        self.held = [range(0)] * num_rows
+        self.held: list[Runs] = [()] * num_rows
         self.next_slot = np.full(num_rows, -1, np.int64)
         self.advance = np.zeros(num_rows, np.int64)
         self._decode_plans: dict[RequestLimits, DecodePlan] = {}
@@ -67,25 +68,27 @@ class GroupTable:
         self, row: int, computed: int, new: int, lookahead: int, limits: RequestLimits
     ) -> Change:
         """For a step that brings `new` tokens and room for `lookahead` more."""
-        reach = new + lookahead if self.lookahead_in_slots else new
-        want, held = self.spec.resident(computed, reach, limits), self.held[row]
+        reach = new if self.is_state else new + lookahead
+        want, held = held_at(self.spec, computed, reach, limits), self.held[row]
         if want == held:
             return Change(want, (), ())
         # Content below this index was written or skipped: a block for it now would stay empty.
         lost = self.content_stop(computed, limits)
-        if want.step == held.step == 1 and held.start <= want.start <= held.stop <= want.stop:
-            drop: Sequence[int] = range(held.start, want.start)
-            take: Sequence[int] = range(max(held.stop, min(lost, want.stop)), want.stop)
-        else:
-            drop = [i for i in held if i not in want]
-            take = [i for i in want if i not in held and i >= lost]
-        return Change(want, self._present(row, drop), take)
+        if len(want) == 1 and len(held) < 2:  # one run that moves on: no index is looked at
+            new_run, old = want[0], held[0] if held else want[0][:0]
+            if old.start <= new_run.start <= old.stop <= new_run.stop:
+                take = range(max(old.stop, min(lost, new_run.stop)), new_run.stop)
+                drop = range(old.start, new_run.start)
+                return Change(want, self._present(row, drop), take)
+        gone = [i for i in indices(held) if not has(want, i)]
+        missing = [i for i in indices(want) if i >= lost and not has(held, i)]
+        return Change(want, self._present(row, gone), missing)
 
     def written_index(self, row: int, computed: int, new: int, limits: RequestLimits) -> int | None:
         """The index that the step writes into although the row holds it already, if any."""
         written = self.spec.written(computed, new, limits)
         index = written.start // self.span
-        if not written or index not in self.held[row] or self.ids[row, index] <= 0:
+        if not written or not has(self.held[row], index) or self.ids[row, index] <= 0:
             return None
         return index
 
@@ -94,36 +97,35 @@ class GroupTable:
         return cdiv(self.spec.written(0, computed, limits).stop, self.span) if computed else 0
 
     # --- rows ------------------------------------------------------------------------------
-    def _present(self, row: int, indices: Sequence[int]) -> Sequence[int]:
+    def _present(self, row: int, at: Sequence[int]) -> Sequence[int]:
         """Those indices of the row that have a block."""
-        if not len(indices):
-            return indices
-        ids = self.ids[row, indices[0] : indices[-1] + 1]
-        if isinstance(indices, range) and indices.step == 1 and ids.min() > 0:
-            return indices
-        return [i for i in indices if self.ids[row, i] > 0]
+        if not len(at):
+            return at
+        if isinstance(at, range) and self.ids[row, at.start : at.stop].min() > 0:
+            return at
+        return [i for i in at if self.ids[row, i] > 0]
 
-    def blocks(self, row: int, indices: Sequence[int] | None = None) -> Ids:
+    def blocks(self, row: int, at: Sequence[int] | None = None) -> Ids:
         """The block ids at those indices (None: all that the row holds, in order)."""
-        if indices is None:
-            indices = self._present(row, self.held[row])
-        if isinstance(indices, range) and indices.step == 1:
-            return self.ids[row, indices.start : indices.stop].astype(np.intp)
-        return self.ids[row, list(indices)].astype(np.intp)
+        if at is None:
+            at = self._present(row, indices(self.held[row]))
+        if isinstance(at, range):
+            return self.ids[row, at.start : at.stop].astype(np.intp)
+        return self.ids[row, list(at)].astype(np.intp)
 
-    def put(self, row: int, indices: Sequence[int], blocks: npt.ArrayLike) -> None:
-        """Enter blocks at indices, widening the table as needed."""
-        if not len(indices):
+    def put(self, row: int, at: Sequence[int], blocks: npt.ArrayLike) -> None:
+        """Enter blocks at ascending indices, widening the table as needed."""
+        if not len(at):
             return
-        self._widen(indices[-1] + 1)
-        if isinstance(indices, range) and indices.step == 1:
-            self.ids[row, indices.start : indices.stop] = blocks
+        self._widen(at[-1] + 1)
+        if isinstance(at, range):
+            self.ids[row, at.start : at.stop] = blocks
         else:
-            self.ids[row, list(indices)] = blocks
+            self.ids[row, list(at)] = blocks
 
     def clear(self, row: int) -> None:
         self.ids[row] = self.absent
-        self.held[row] = range(0)
+        self.held[row] = ()
         self.next_slot[row], self.advance[row] = -1, 0
 
     def _widen(self, width: int) -> None:
@@ -179,7 +181,7 @@ class SteadyStep:
     table: GroupTable
     rows: Ids
     columns: npt.NDArray[np.int64]
-    wants: list[range]
+    wants: list[Runs]
 
     @property
     def is_simple(self) -> bool:

@@ -121,6 +121,25 @@ class Capacity:
     bytes_fixed: int
     bytes_per_token: float
 
+    @property
+    def requests_running(self) -> int:
+        """Requests of request_len in a running server: all decode, one of them reads its prompt."""
+        peak, steady = self._blocks()
+        return max(0, self.usable_blocks - (peak - steady)) // max(1, steady)
+
+    def blocks_of(self, requests: int) -> int:
+        """Blocks of that many requests of request_len, all decoding but one, which reads its
+        prompt: the tokens of one step are prompts, wherever they belong."""
+        peak, steady = self._blocks()
+        return requests * steady + max(0, peak - steady)
+
+    def _blocks(self) -> tuple[int, int]:
+        """Of one request, over all groups: at its peak, in steady state."""
+        return (
+            sum(demand.peak_blocks for demand in self.demands),
+            sum(demand.steady_blocks for demand in self.demands),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Padding:

@@ -28,9 +28,9 @@ class Replay(Command):
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         _need_numpy()
-        from kvpipe.replay.play import read_trace, replay
-        from kvpipe.replay.plot import render_svg
-        from kvpipe.replay.text import render
+        from kvpipe.simulation.play import read_trace, replay
+        from kvpipe.simulation.plot import render_svg
+        from kvpipe.simulation.text import render
 
         trace = read_trace(prepared.config.trace)
         requests = trace.requests()

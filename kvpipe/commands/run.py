@@ -17,14 +17,16 @@ from kvpipe.pipeline import Prepared, execute
 from kvpipe.report.base import Answer
 from kvpipe.report.contents import contents
 from kvpipe.report.document import plan_document
+from kvpipe.report.first_screen import VERDICT_STYLES, first_screen
 from kvpipe.report.memory_map import memory_map
 from kvpipe.report.of_run import report_input
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import Column, figure
+from kvpipe.report.verdict import verdict_of
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.text.figures import size
-from kvpipe.text.lines import lay_out
+from kvpipe.text.lines import Line, lay_out
 
 
 def _kv(row: Mapping[str, Any]) -> str:
@@ -85,10 +87,17 @@ def answer_of(report: ReportInput) -> Answer:
         exit_code=exit_code,
         complaints=complaints,
         lines=partial(lay_out, contents(report)),
+        screen=partial(first_screen, report) if report.log is None else None,  # its terms matter
+        verdict=_verdict_line(report),
         document=document,
         pictures={"memory_map.svg": memory_map(document)},
         fields={} if status == "failed" else summary(document),
     )
+
+
+def _verdict_line(report: ReportInput) -> Line:
+    verdict = verdict_of(report)
+    return Line(verdict.short, VERDICT_STYLES[verdict.word])
 
 
 def _verdict(plan: Plan, proof: VerifyReport) -> tuple[str, int, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.base import RequestLimits, Stores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class EngineRules:
     cuda_block_sizes: tuple[int, ...] = ()
     # first_refused: it fails where an encoder-only layer comes first and pages differ in size.
     encoder_only: Literal["stored", "first_refused", "refused"] = "stored"
+    # Layers that keep the first tokens and the last, and free those between.
+    holes: Literal["stored", "refused"] = "stored"
     # A rank that stores nothing beside ranks that do.
     empty_rank: Literal["allowed", "refused"] = "allowed"
 
@@ -53,9 +55,9 @@ class EngineRules:
     # --- how layers become groups --------------------------------------------------------------
     # False: every layer is charged as if it kept all tokens (before groups by type existed).
     groups_by_type: bool = True
-    # Kind of the first layer -> fields not compared when layers merge; the first layer's are used.
-    # "kind" lets kinds that keep every token merge with each other.
-    merge_ignores: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # What the first layer stores -> fields not compared when layers merge; the first layer's are
+    # used. "kind" lets kinds that keep every token merge with each other.
+    merge_ignores: Mapping[Stores, frozenset[str]] = field(default_factory=dict)
     # Two remembered windows in one merge: an error, or simply no merge.
     window_conflict: Literal["refused", "no_merge"] = "no_merge"
     # Layers go to equal specs only, or to the first group they merge with.
@@ -65,9 +67,9 @@ class EngineRules:
     states_of_one_type: Literal["any_page", "equal_pages"] = "any_page"
     promotion_takes_block_size: bool = True  # of the full layers, by layers promoted to join them
     # Pages that differ in size. refuse: they must divide the largest. pad_states: states are padded
-    # and others, too, unless their kind is in `unpaddable_kinds`. pad: all that do not divide are.
+    # and others, too, unless what they store is in `unpaddable`. pad: all that do not divide are.
     unify_pages: Literal["refuse", "pad_states", "pad"] = "pad"
-    unpaddable_kinds: frozenset[str] = frozenset()
+    unpaddable: frozenset[Stores] = frozenset()
     packed_groups: bool = False  # layouts that start with B may mix page sizes
 
     # --- from memory to blocks -----------------------------------------------------------------
@@ -106,5 +108,5 @@ class EngineRules:
         """Blocks that requests can hold at once: one block is the null block, or more are kept."""
         return max(0, num_blocks - max(1, int(num_blocks * self.watermark)))
 
-    def ignored(self, kind: str) -> frozenset[str]:
-        return self.merge_ignores.get(kind, frozenset())
+    def ignored(self, first: Stores) -> frozenset[str]:
+        return self.merge_ignores.get(first, frozenset())

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kvpipe.engines.base import EngineRules
+from kvpipe.specs.base import Stores
 
 Version = tuple[int, int, int]
 READ: tuple[Version, ...] = ((0, 17, 0), (0, 33, 0))  # planning was read and checked in these
@@ -65,16 +66,18 @@ _MLA_0_17 = frozenset(
         "alignment",
     }
 )
-_MERGE_0_17: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"full": _FULL_0_17, "sink": _FULL_0_17, "mla": _MLA_0_17}
+_FULL = Stores(every_token=True)  # with or without sinks
+_MLA = Stores(latent=True, every_token=True)
+_MLA_WINDOW = Stores(latent=True)
+_MERGE_0_17: Mapping[Stores, frozenset[str]] = MappingProxyType(
+    {_FULL: _FULL_0_17, _MLA: _MLA_0_17}
 )
 _FULL_0_33 = frozenset({"kind", "sink_len"})
-_MERGE_0_33: Mapping[str, frozenset[str]] = MappingProxyType(
+_MERGE_0_33: Mapping[Stores, frozenset[str]] = MappingProxyType(
     {
-        "full": _FULL_0_33,
-        "sink": _FULL_0_33,
-        "mla": frozenset({"alignment"}),
-        "sliding_mla": _MLA_0_17 - {"tokens_per_state", "dcp_sharded"},
+        _FULL: _FULL_0_33,
+        _MLA: frozenset({"alignment"}),
+        _MLA_WINDOW: _MLA_0_17 - {"tokens_per_state", "dcp_sharded"},
     }
 )
 
@@ -184,7 +187,7 @@ RULES: tuple[Row, ...] = (
             ("states_of_one_type", "any_page", "equal_pages"),
             ("promotion_takes_block_size", False, True),
             ("unify_pages", "refuse", "pad_states"),
-            ("unpaddable_kinds", frozenset(), frozenset({"mla"})),
+            ("unpaddable", frozenset(), frozenset({_MLA})),
             ("packed_groups", False, True),
             ("state_alignment", "layout", "set_block_size"),
             ("pool", "tensors", "one_allocation"),
@@ -192,6 +195,7 @@ RULES: tuple[Row, ...] = (
         )
         for row in _changed(rule, before, after, (0, 33, 0), f"{_READ}; {_BETWEEN}", certain=False)
     ),
+    Row(rule="holes", value="refused", source="no release that was read has such a cache"),
     Row(rule="empty_rank", value="refused", source=_READ),
     Row(rule="window_conflict", value="refused", source=_READ),
     Row(rule="request_bound", value="max_blocks", source=_READ),

@@ -63,7 +63,7 @@ def run_job(
     for name, text in answer.pictures.items():
         write_atomic(folder / name, text)
     if stream is not None:
-        report.render(answer, job, stream)
+        report.render(answer, job, stream, folder)
     return write_outcome(folder, _outcome(answer))
 
 

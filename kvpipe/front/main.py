@@ -79,12 +79,12 @@ def _dispatch(arguments: list[str]) -> int:
     if {"--help", "-h"} & set(arguments) and "all" not in arguments:
         return _help(arguments)
     from kvpipe.front.hydra_private import flags_parser
-    from kvpipe.front.words import words_to_overrides
+    from kvpipe.front.words import flags_to_words, words_to_overrides
 
     parser = flags_parser()
     arguments = [word for word in arguments if word != "all" or "--help" not in arguments]
     parser.error = _refuse_arguments  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(flags_to_words(arguments))
     if args.experimental_rerun:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
     args.overrides = words_to_overrides(args.overrides)

@@ -1,16 +1,56 @@
-"""The words of a command line that are no settings: a command, a model -> Hydra overrides."""
+"""A command line as people say it -> Hydra overrides, which are all that comes after.
+
+    kvpipe llama-3.1-70b --on 2xh100 --context 32k --kv fp8 --users 16
+    kvpipe model=llama3_70b device=h100_80gb parallel.tensor_parallel_size=2 \\
+        scheduler.max_model_len=32768 cache.cache_dtype=fp8 want.requests=16
+
+are one request (`--cfg job` shows it). A flag, a short key and a word each stand for one override.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.plugins import COMMANDS
+from kvpipe.request.nicknames import hub_name_is_shipped, option_named
+
+FLAGS = {
+    "--on": "device",
+    "--context": "scheduler.max_model_len",
+    "--kv": "cache.cache_dtype",
+    "--users": "want.requests",
+}
+SHORT_KEYS = {
+    "tp": "parallel.tensor_parallel_size",
+    "pp": "parallel.pipeline_parallel_size",
+    "dp": "parallel.data_parallel_size",
+}
+_TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
+_COUNTED = re.compile(r"(\d+) ?[x*] ?(.+)", re.IGNORECASE)
+_FILES = (".json", ".gguf")
+
+
+def flags_to_words(arguments: Sequence[str]) -> list[str]:
+    """Our own flags (`--on h100`, `--on=h100`) become settings; Hydra's are left as they are."""
+    words: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        flag, equals, value = argument.partition("=")
+        if flag not in FLAGS:
+            words.append(argument)
+            continue
+        given = value if equals else next(rest, None)
+        if not given or given.startswith("-"):
+            raise ConfigError(Problem(flag, "a value", repr(given or ""), f"sets {FLAGS[flag]}"))
+        words.append(f"{FLAGS[flag]}={given}")
+    return words
 
 
 def words_to_overrides(words: Sequence[str]) -> list[str]:
-    """`replay`, `org/name`, `./dir` and `config.json` are words; the rest are Hydra overrides."""
+    """Every word as Hydra overrides; ConfigError for one that means nothing."""
     overrides: list[str] = []
     models, own = 0, ""
     for position, word in enumerate(words):
@@ -21,28 +61,97 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
             own = getattr(COMMANDS.get(word), "word", "")
         elif position == 1 and own:
             overrides.append(f"{own}={_quoted(word)}")
-        elif ("/" in word or word.endswith(".json") or os.path.isdir(word)) and not models:
-            from kvpipe.models.config_file import is_path
-
+        elif not models and (model := _model(word)):
             models += 1
-            key = "path" if is_path(word) else "repo"
-            overrides += ["model=hf", f"model.{key}={_quoted(word)}"]
+            overrides += model
         else:
-            raise ConfigError(
-                Problem(
-                    "command line",
-                    f"a command ({', '.join(COMMANDS.names())}), a model (org/name, a folder or a "
-                    "config.json), group=choice or key=value",
-                    f"'{word}'",
-                    "see --help",
-                )
-            )
-    return overrides
+            raise ConfigError(_meaningless(word))
+    return list(_spelled_out(overrides))
 
 
 def is_setting(word: str) -> bool:
     """An override in Hydra's grammar, not a word."""
     return "=" in word or word.startswith("+") or (word.startswith("~") and "/" not in word)
+
+
+def _model(word: str) -> list[str]:
+    """`llama-3.1-70b`, `org/name`, a folder or a file: what is served."""
+    is_file = word.endswith(_FILES) or os.path.isdir(word)
+    if not is_file and (shipped := _shipped(word)):
+        return [f"model={shipped}"]
+    if is_file or "/" in word:
+        from kvpipe.models.config_file import is_path
+
+        key = "path" if is_path(word) else "repo"
+        return ["model=hf", f"model.{key}={_quoted(word)}"]
+    return []
+
+
+def _shipped(word: str) -> str | None:
+    return hub_name_is_shipped(word) if "/" in word else option_named("model", word)
+
+
+def _meaningless(word: str) -> Problem:
+    return Problem(
+        "command line",
+        f"a command ({', '.join(COMMANDS.names())}), a model (a preset, org/name, a folder, a "
+        "config.json), group=choice or key=value",
+        f"'{word}'",
+        "see --help",
+    )
+
+
+def _spelled_out(overrides: Sequence[str]) -> Iterator[str]:
+    """Short keys written whole, devices and models by their files' names, `2xh100` as two ranks."""
+    keys = {override.partition("=")[0] for override in overrides}
+    stages = next((int(v) for k, v in _pairs(overrides) if k in ("pp", _PP) and v.isdigit()), 1)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            yield override
+        elif key in SHORT_KEYS:
+            yield f"{SHORT_KEYS[key]}={value}"
+        elif key == "device":
+            cards, value = _counted(value)
+            yield f"device={_by_file_name('device', value)}"
+            if cards is not None and not keys & {"tp", _TP}:
+                yield f"{_TP}={_ranks(cards, stages)}"
+        elif key == "model":
+            yield f"model={_by_file_name('model', value)}"
+        else:
+            yield override
+
+
+def _pairs(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for override in overrides:
+        key, _, value = override.partition("=")
+        yield key, value
+
+
+def _counted(devices: str) -> tuple[int | None, str]:
+    """`2xh100,2xh200` -> 2, "h100,h200"; None where no card is counted."""
+    counted = [_COUNTED.fullmatch(name) for name in devices.split(",")]
+    counts = {int(match[1]) if match else None for match in counted}
+    if counts == {None}:
+        return None, devices
+    (count, *others) = sorted(counts, key=str)
+    if others or not count:
+        knob = "sweep parallel.tensor_parallel_size instead"
+        raise ConfigError(Problem("device", "one number of cards", f"'{devices}'", knob))
+    return count, ",".join(match[2] for match in counted if match)
+
+
+def _ranks(cards: int, stages: int) -> int:
+    """Tensor parallel over all cards, or over those of each pipeline stage."""
+    if cards % stages:
+        knob = f"{_PP}={stages} needs a multiple of {stages} cards"
+        raise ConfigError(Problem("device", f"cards for {stages} stages", f"{cards} cards", knob))
+    return cards // stages
+
+
+def _by_file_name(group: str, said: str) -> str:
+    """Every name of a sweep by its option file; what means nothing is left for Hydra to refuse."""
+    return ",".join(option_named(group, name.strip()) or name for name in said.split(","))
 
 
 def _quoted(value: str) -> str:

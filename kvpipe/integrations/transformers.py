@@ -12,9 +12,9 @@ reads the pages through block tables (mode `direct`, for models whose attention 
 
 from __future__ import annotations
 
-from kvpipe.stages.binding.transformers_cache.bind import BoundModel as BoundModel
+from kvpipe.models.probe.releases import cache_keyword as cache_keyword
 from kvpipe.stages.binding.transformers_cache.bind import bind as bind
 from kvpipe.stages.binding.transformers_cache.bind import layers_of as layers_of
-from kvpipe.stages.binding.transformers_cache.versions import cache_keyword as cache_keyword
+from kvpipe.stages.binding.transformers_cache.bound import BoundModel as BoundModel
 
 __all__ = ["BoundModel", "bind", "cache_keyword", "layers_of"]

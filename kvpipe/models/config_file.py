@@ -47,6 +47,14 @@ class ConfigFile:
         return None
 
     @property
+    def ssm_dtype(self) -> str | None:
+        """Of the recurrent state, where the file names one."""
+        for key in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
+            if written := Values(self.text).word(key):
+                return known_dtype(key, written)
+        return None
+
+    @property
     def quantization(self) -> Values | None:
         for part in (self.raw, self.text):
             found = Values(part).section("quantization_config")

@@ -20,7 +20,6 @@ from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import (
     ConfigFile,
     is_path,
-    known_dtype,
     open_config,
     parse_config,
 )
@@ -66,7 +65,7 @@ class HuggingFace:
     def _read(self) -> ModelGeometry:
         file, tensors = self._open()
         if self.options.probe:
-            from kvpipe.models._probe import probe
+            from kvpipe.models.probe.as_engine import probe
 
             geometry = probe(file)
         else:
@@ -137,7 +136,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         encoder_tokens=family.encoder_tokens(config),
         experts_per_token=_experts_per_token(config),
         expert_size=_expert_size(config),
-        ssm_dtype=_ssm_dtype(config, family),
+        ssm_dtype=file.ssm_dtype or family.ssm_dtype,
         state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
         source="config.json",
         notes=tuple(_notes(file, weight_bytes)),
@@ -169,13 +168,6 @@ def _weight_bytes(file: ConfigFile, weights: list[Weight]) -> int | None:
     if file.quantization is None:
         return None
     return quantized_bytes(weights, file.quantization, DTYPE_BYTES[file.dtype or "float32"])
-
-
-def _ssm_dtype(config: Config, family: Family) -> str | None:
-    for key in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
-        if written := config.word(key):
-            return known_dtype(key, written)
-    return family.ssm_dtype
 
 
 def _notes(file: ConfigFile, weight_bytes: int | None) -> list[str]:

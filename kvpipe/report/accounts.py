@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 from kvpipe.cache.plan import Capacity, GroupDemand, KVCacheConfig, KVCacheGroupSpec, Plan, RankPlan
 from kvpipe.errors import SpecError
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.runs import num_indices
 from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
 from kvpipe.stages.validation.base import ResolvedRun
 
@@ -193,13 +194,14 @@ def _tokens(spec: KVCacheSpec, blocks: int, length: int, limits: RequestLimits) 
     Asked of the spec itself: with blocks of one token, its resident blocks are its tokens.
     """
     room = blocks * spec.block_size
-    held = spec.resident(length - 1, 1, limits)
+    held = held_at(spec, length - 1, 1, limits)
     try:
-        seen = spec.with_block_size(1).resident(length - 1, 1, limits)
+        seen = held_at(spec.with_block_size(1), length - 1, 1, limits)
     except SpecError:  # blocks of one token are illegal here: all places count as needed
         return room, 0
-    needed = min(len(seen), room)
-    return needed, min(max(0, held.stop * spec.block_size - seen.stop), room - needed)
+    needed = min(num_indices(seen), room)
+    ends = held[-1].stop * spec.block_size - seen[-1].stop if held and seen else 0
+    return needed, min(max(0, ends), room - needed)
 
 
 def replicas_of(resolved: ResolvedRun) -> dict[str, int]:

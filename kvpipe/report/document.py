@@ -116,15 +116,14 @@ def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:
 
 def spec_document(spec: KVCacheSpec) -> dict[str, Any]:
     """What every kind of spec answers, and under `fields` what only this kind has."""
-    own = plain(spec)
     return {
         "kind": spec.kind,
-        "block_size": own.pop("block_size"),
+        "block_size": spec.block_size,
         "page_size_bytes": spec.page_size_bytes,
         "real_page_size_bytes": spec.real_page_size_bytes,
-        "page_size_padded": own.pop("page_size_padded"),
+        "page_size_padded": spec.page_size_padded,
         "arrays": [plain(array) for array in spec.page_arrays()],
-        "fields": own,
+        "fields": {name: plain(value) for name, value in spec.own_fields().items()},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict
@@ -21,7 +22,9 @@ class JsonReport(Report):
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def render(self, answer: Answer, job: str | None, stream: TextIO) -> None:
+    def render(
+        self, answer: Answer, job: str | None, stream: TextIO, folder: Path | None = None
+    ) -> None:
         _write(answer.document, job, stream)
 
     def render_failure(self, error: KvpipeError, job: str | None, stream: TextIO) -> None:

@@ -6,6 +6,7 @@ The tutorial of this folder: a report is a class with `Options`, `render(answer,
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict
@@ -21,7 +22,9 @@ class NoReport(Report):
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def render(self, answer: Answer, job: str | None, stream: TextIO) -> None:
+    def render(
+        self, answer: Answer, job: str | None, stream: TextIO, folder: Path | None = None
+    ) -> None:
         return None
 
 

@@ -10,6 +10,7 @@ from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
 from kvpipe.report.run_input import Headline, ReportInput
+from kvpipe.specs.base import DTYPE_BYTES, cdiv
 from kvpipe.stages.binding.base import VerifyReport
 
 if TYPE_CHECKING:  # needed for logs alone
@@ -39,7 +40,20 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         job=job,
         log=_compared_with_log(result),
         serve=line_of(result),
+        max_num_seqs=resolved.max_num_seqs,
+        weights_left_out=_weights_left_out(result),
     )
+
+
+def _weights_left_out(result: Result) -> int:
+    """Bytes of weights on each rank, where the profile has no item for them."""
+    first, model = result.profile.ranks[0], result.prepared.resolved.model
+    if first.charged or result.prepared.resolved.device.type != "cpu":
+        return 0
+    served = DTYPE_BYTES[result.prepared.resolved.served_dtype]
+    parallel = result.prepared.resolved.parallel
+    whole = model.weight_bytes or (model.parameter_count or 0) * served
+    return cdiv(whole, parallel.tp * parallel.pp)
 
 
 def _compared_with_log(result: Result) -> LogComparison | None:

@@ -35,7 +35,9 @@ class ReportInput:
     of every layer lies, as JSON (None: allocation was not asked).
     timings: seconds a stage, in order. config: the run's settings as they were composed. job: the
     job of a sweep, else None. log: an engine's log beside this plan (profiling=log).
-    serve: the command that starts vLLM with this plan ("": none does).
+    serve: the command that starts vLLM with this plan ("": none does). max_num_seqs: requests that
+    the scheduler runs at once. weights_left_out: bytes of weights that the device would have to
+    hold, too, but that no item of the profile charges (a CPU run loads none).
     """
 
     headline: Headline
@@ -51,3 +53,5 @@ class ReportInput:
     job: str | None = None
     log: LogComparison | None = None
     serve: str = ""
+    max_num_seqs: int | None = None
+    weights_left_out: int = 0

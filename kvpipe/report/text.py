@@ -1,8 +1,12 @@
-"""The report for a person. Colour on a terminal (NO_COLOR honoured), plain ASCII in a pipe."""
+"""The report for a person: the first screen; `report=full` has everything.
+
+Colour on a terminal (NO_COLOR honoured), plain ASCII in a pipe.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict
@@ -29,8 +33,13 @@ class TextReport(Report):
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def render(self, answer: Answer, job: str | None, stream: TextIO) -> None:
-        write_lines(answer.lines(terminal_width()), stream)
+    def render(
+        self, answer: Answer, job: str | None, stream: TextIO, folder: Path | None = None
+    ) -> None:
+        lines = list((answer.screen or answer.lines)(terminal_width()))
+        if folder is not None:
+            lines.append(Line(f"files    {folder}/"))
+        write_lines([*lines, *([answer.verdict] if answer.verdict else [])], stream)
 
 
 def write_lines(lines: Iterable[Line], stream: TextIO) -> None:

@@ -7,47 +7,19 @@ the pipeline raises once. Lengths are in tokens, sizes in bytes ("30GiB" is acce
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.plugins import REGISTRIES, SECTIONS
+from kvpipe.request.quantities import Bytes, Tokens
 from kvpipe.request.schema import check_section
 
-_UNITS = {"": 1, "B": 1}
-_UNITS |= {f"{p}iB": 2 ** (10 * (i + 1)) for i, p in enumerate("KMGT")}
-_UNITS |= {f"{p}B": 10 ** (3 * (i + 1)) for i, p in enumerate("KMGT")}
-# At most so many digits that a float holds the number.
-_SIZE = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([KMGT]?i?B|)\s*$")
-
-
-def parse_size(value: Any) -> Any:
-    """Bytes of 1024, "1024", "30GiB" or "24GB"; anything else is left for the schema to refuse."""
-    match = _SIZE.match(value) if isinstance(value, str) else None
-    if match is None or match[2] not in _UNITS:
-        return value
-    return (
-        round(float(match[1]) * _UNITS[match[2]])
-        if "." in match[1]
-        else int(match[1]) * _UNITS[match[2]]
-    )
-
-
-def _size(value: Any) -> Any:
-    size = parse_size(value)
-    if isinstance(size, str):
-        raise ValueError('bytes, or a size such as "30GiB"')
-    return size
-
-
-Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Ranks = Annotated[int, Field(ge=1, le=1024)]
-Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 CacheDtype = Literal[
     "auto", "float16", "bfloat16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"
 ]

@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
+from kvpipe.plugins import SPECS
 from kvpipe.specs._geometry import check_fields, count, dtype_of
 from kvpipe.specs.attention import AttentionSpec
-from kvpipe.specs.base import PageArray, SpecContext, cdiv
+from kvpipe.specs.base import KVCacheSpec, PageArray, SpecContext, cdiv
+from kvpipe.specs.bounds import Bound
 
 # fp8_ds_mla: 512 fp8 numbers, 4 float32 scales and 64 bfloat16 of rope a token.
 FP8_DS_MLA = "fp8_ds_mla"
@@ -26,6 +28,10 @@ class LatentSpec(AttentionSpec):
     """
 
     optional_fields: ClassVar[tuple[str, ...]] = ("num_kv_heads", "dtype")
+
+    is_latent: ClassVar[bool] = True
+    # Sizes of a bound -> the kind of latent rows under it.
+    forms: ClassVar[Mapping[tuple[str, ...], str]] = {(): "mla", ("sliding_window",): "sliding_mla"}
 
     num_kv_heads: int = 1
     cache_dtype: str | None = None
@@ -62,6 +68,16 @@ class LatentSpec(AttentionSpec):
         if self.state_content_bytes is not None:
             return (self._rows("latent", "uint8", self.state_content_bytes),)
         return (self._rows("latent", self.dtype, self.head_size),)
+
+    def under(self, bound: Bound, form: type[KVCacheSpec]) -> KVCacheSpec:
+        """Rows stay rows: as the latent form of that bound, where there is one."""
+        kind = self.forms.get(tuple(bound.sizes))
+        if kind is None or bound == self.bound:
+            return self
+        latent: type[LatentSpec] = SPECS.get(kind)
+        return self.retyped(
+            latent, cache_dtype=self.cache_dtype, alignment=self.alignment, **bound.sizes
+        )
 
     def shard(self, tp: int) -> Self:
         """Every rank needs the whole row: it is replicated under any tensor parallelism."""

@@ -11,14 +11,9 @@ from typing_extensions import Self
 
 from kvpipe.errors import SpecError
 from kvpipe.specs._geometry import check_fields, count, dtype_of
-from kvpipe.specs.base import (
-    DTYPE_BYTES,
-    KVCacheSpec,
-    PageArray,
-    RequestLimits,
-    SpecContext,
-    cdiv,
-)
+from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
+from kvpipe.specs.bounds import Bound
+from kvpipe.specs.runs import Runs, joined
 
 A = TypeVar("A", bound="AttentionSpec")
 
@@ -60,6 +55,11 @@ class AttentionSpec(KVCacheSpec):
                 f"stands for, got {self.block_size}"
             )
         super().__post_init__()
+
+    @classmethod
+    def example(cls, block_size: int, **more: Any) -> Self:
+        """A small instance for `examples`, of odd sizes."""
+        return cls(block_size=block_size, num_kv_heads=2, head_size=3, dtype="bfloat16", **more)
 
     @classmethod
     def from_geometry(cls, geometry: Mapping[str, Any], context: SpecContext) -> Self:
@@ -118,6 +118,20 @@ class AttentionSpec(KVCacheSpec):
         )
 
     @property
+    def bound(self) -> Bound | None:
+        return Bound()
+
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        assert self.bound is not None, f"{self.kind} says itself what is visible"
+        return self.bound.visible(query)
+
+    def under(self, bound: Bound, form: type[KVCacheSpec]) -> KVCacheSpec:
+        if self.bound is None or (bound == self.bound and self.holds_blocks):
+            return self
+        assert issubclass(form, AttentionSpec), "the form of K and V stores K and V"
+        return self.retyped(form, **bound.sizes)
+
+    @property
     def is_replicated(self) -> bool:
         return not self.dcp_sharded
 
@@ -132,8 +146,9 @@ class AttentionSpec(KVCacheSpec):
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
         return cdiv(cdiv(num_tokens, self.context_ranks(limits)), self.block_size)
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
-        return range(cdiv(cdiv(computed + new, self.context_ranks(limits)), self.block_size))
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        held = cdiv(cdiv(computed + new, self.context_ranks(limits)), self.block_size)
+        return joined(range(held))
 
     def tokens_per_block(self, limits: RequestLimits) -> int:
         return self.block_size * self.context_ranks(limits)

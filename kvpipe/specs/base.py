@@ -4,6 +4,12 @@ Symbols: L layers, B blocks, N tokens in a block (block_size), H KV heads on thi
 block = unit of allocation; page = one layer's bytes in a block;
 slot = block * block_size + position.
 Nothing outside `specs/` asks what a spec *is*: it asks one of these questions.
+
+Seven of them matter on the first day; the others have an answer already, and are read when needed:
+`page_arrays` (what lies in a page), `resident` (which blocks must be there), `max_blocks` and
+`steady_blocks` (how many that are), `hit_length` (which prefix another request may share), `merge`
+(who shares a block table), `shard` (what one rank of several keeps). A spec proves its answers with
+`examples` and `visible`: the tests walk them token by token.
 """
 
 from __future__ import annotations
@@ -12,92 +18,41 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from math import prod
 from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from kvpipe.errors import SpecError
+from kvpipe.errors import ConfigError, Problem, SpecError
+from kvpipe.specs.bounds import Bound
+from kvpipe.specs.limits import RequestLimits, SpecContext, cdiv
+from kvpipe.specs.page_array import DTYPE_BYTES, PageArray
+from kvpipe.specs.runs import Runs, first_run_problem
 
-DTYPE_BYTES = {
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "fp8_e4m3": 1,
-    "fp8_e5m2": 1,
-    "uint8": 1,
-    "int8": 1,
-}
-
-
-def cdiv(a: int, b: int) -> int:
-    """Ceiling division of non-negative integers."""
-    return -(-a // b)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestLimits:
-    """The bounds of one request and of one step that block counts depend on; sizes in tokens."""
-
-    max_model_len: int
-    max_num_batched_tokens: int
-    max_encoder_tokens: int = 0
-    max_concurrent_batches: int = 1
-    num_lookahead_tokens: int = 0
-    dcp: int = 1  # decode context parallel size
-    pcp: int = 1  # prefill context parallel size
-    mamba_cache_mode: str = "none"  # none | align | all: the engine's, not a layer's
-
-    @property
-    def tokens_in_flight(self) -> int:
-        return self.max_num_batched_tokens * self.max_concurrent_batches
-
-    def with_length(self, max_model_len: int) -> RequestLimits:
-        return replace(self, max_model_len=max_model_len)
+__all__ = [
+    "DTYPE_BYTES",
+    "CacheLayer",
+    "KVCacheSpec",
+    "PageArray",
+    "RequestLimits",
+    "SpecContext",
+    "Stores",
+    "cdiv",
+    "differing",
+    "held_at",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecContext:
-    """What a run decides for every layer, when a model's geometry becomes specs.
+class Stores:
+    """What an engine's rules tell caches apart by. latent: compressed rows instead of K and V.
+    every_token: each token stays until its request ends."""
 
-    dtype: storage of K and V, a key of DTYPE_BYTES. cache_dtype: the configured word, with `auto`
-    resolved ("fp8_ds_mla" stays). conv_dtype, ssm_dtype: storage of states.
-    """
+    latent: bool = False
+    every_token: bool = False
 
-    block_size: int
-    dtype: str
-    cache_dtype: str
-    model_dtype: str
-    conv_dtype: str
-    ssm_dtype: str
-    max_model_len: int
-    mamba_block_size: int | None = None
-    mamba_page_size_padded: int | None = None
-    mamba_cache_mode: str = "none"
-    num_speculative_blocks: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageArray:
-    """One array inside a page, before a layout places it.
-
-    per_token True:  [N, num_heads, width] of dtype (K, V, a latent row): a layout orders it.
-    per_token False: `shape` of dtype, stored as one run (a convolution or SSM state).
-    """
-
-    name: str  # "k", "v", "latent", "conv", "ssm", ...
-    dtype: str
-    per_token: bool
-    num_heads: int = 1
-    width: int = 0
-    shape: tuple[int, ...] = ()
-    tokens_per_row: int = 1  # per_token: consecutive tokens that one row stands for (compressed)
-
-    def num_bytes(self, block_size: int) -> int:
-        """Bytes of this array in one page of block_size tokens."""
-        rows = block_size // self.tokens_per_row
-        count = rows * self.num_heads * self.width if self.per_token else prod(self.shape)
-        return count * DTYPE_BYTES[self.dtype]
+    def __str__(self) -> str:
+        rows = "latent rows" if self.latent else "K and V"
+        return f"{rows} of every token" if self.every_token else rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +72,8 @@ class KVCacheSpec(ABC):
     sums_pages: ClassVar[bool] = False
     # Holds every token until the request ends, so that other attention layers may join its table.
     keeps_every_token: ClassVar[bool] = False
+    # Stores one compressed row a token, from which K and V are computed.
+    is_latent: ClassVar[bool] = False
 
     block_size: int
     page_size_padded: int | None = None
@@ -141,6 +98,18 @@ class KVCacheSpec(ABC):
         """`spec` turned into this type for `attention=<kind>`, or `spec` itself where that type
         cannot be asked of it (a state stays a state). SpecError naming a missing option."""
         raise SpecError(f"attention={cls.kind} is not offered as a what-if")
+
+    # --- its proof: what tests hold the answers below to -----------------------------------------
+    @classmethod
+    def examples(cls) -> Sequence[KVCacheSpec]:
+        """Two or three small instances, odd sizes among them. Tests walk each token by token; a
+        registered spec without any is an error there."""
+        return ()
+
+    @abstractmethod
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """Positions, counted as `written` counts them, that token number `query` reads (its own
+        included, where it reads that): as the paper defines it, whatever blocks hold it."""
 
     # --- bytes -------------------------------------------------------------------------------
     @abstractmethod
@@ -184,9 +153,10 @@ class KVCacheSpec(ABC):
         """Blocks one request of num_tokens holds while decoding, no prefill in flight."""
 
     @abstractmethod
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         """Block indices of a request that must be held when `computed` tokens are stored and `new`
-        are in flight. Index i covers tokens [i * block_size, (i + 1) * block_size)."""
+        are in flight: runs in ascending order, with a hole between any two (see `joined`).
+        Index i covers tokens [i * block_size, (i + 1) * block_size). Asked through `held_at`."""
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """Positions whose slots a step fills that brings `new` tokens after `computed`. A block
@@ -254,23 +224,62 @@ class KVCacheSpec(ABC):
                 raise SpecError(problem)
         return self
 
-    # --- what if: the same layer under another attention type ------------------------------------
+    # --- what it is to others, without a name ----------------------------------------------------
+    @property
+    def stores(self) -> Stores:
+        return Stores(latent=self.is_latent, every_token=self.keeps_every_token)
+
+    @property
+    def frees_tokens(self) -> bool:
+        """Whether blocks of a request are freed while it runs, since no query reads them again."""
+        return bool(self.bound) and not self.keeps_every_token
+
+    @property
+    def leaves_a_hole(self) -> bool:
+        """Whether what a late query reads is more than one run of tokens."""
+        bound = self.bound or Bound()
+        return self.frees_tokens and len(bound.visible(2 * sum(bound.sizes.values()))) > 1
+
+    @property
+    def is_plain_window(self) -> bool:
+        """K and V of the last W tokens, and nothing else: the one bounded cache that engines turn
+        into full attention by themselves, where a page can be neither divided nor padded."""
+        bound = self.bound or Bound()
+        return self.frees_tokens and not self.is_latent and list(bound.sizes) == ["sliding_window"]
+
+    @property
+    def splits_like_states(self) -> bool:
+        """Whether packed groups are split as states are, until they are as narrow as the widest
+        other one: a request holds the few blocks of a window, however long it grows."""
+        bound = self.bound or Bound()
+        return self.frees_tokens and bound.sliding_window is not None
+
+    def own_fields(self) -> dict[str, object]:
+        """By name what only this kind of spec has: what plan.json lists."""
+        common = {field.name for field in fields(KVCacheSpec)}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in common}
+
+    # --- what if: the same layer under another bound ---------------------------------------------
+    @property
+    def bound(self) -> Bound | None:
+        """Which of the layer's own tokens a query reads. None: no what-if can change it (a state,
+        the K and V of an encoder's output)."""
+        return None
+
+    def under(self, bound: Bound, form: type[KVCacheSpec]) -> KVCacheSpec:
+        """This layer's cache under another bound, as `form` or what stands for it in its family
+        (latent rows have forms of their own); itself where there is none."""
+        return self
+
+    def narrowed(self, asked: Bound, form: type[KVCacheSpec]) -> KVCacheSpec:
+        """This layer reading no more than `asked`, never more than it does now; itself where it is
+        bounded in another way already."""
+        bound = self.bound.narrowed(asked) if self.bound is not None else None
+        return self if bound is None else self.under(bound, form)
+
     def promoted(self) -> KVCacheSpec:
-        """This cache keeping every token but remembering its window, so that it can share the table
+        """This cache keeping every token but remembering its bound, so that it can share the table
         of full attention layers; itself where it already does or where that makes no sense."""
-        return self
-
-    def unbounded(self) -> KVCacheSpec:
-        """The layer as full attention; itself where its cache is no K/V of its own tokens."""
-        return self
-
-    def windowed(self, window: int) -> KVCacheSpec:
-        """The layer seeing `window` tokens at most, never more than it does now; itself where that
-        makes no sense."""
-        return self
-
-    def in_chunks(self, chunk: int) -> KVCacheSpec:
-        """The layer seeing its own chunk of `chunk` tokens at most; itself where not sensible."""
         return self
 
 
@@ -281,6 +290,23 @@ def differing(a: KVCacheSpec, b: KVCacheSpec, ignore: frozenset[str]) -> str:
         if field.name not in ignore and ours != theirs:
             return f"{field.name} {theirs} next to {ours}"
     return ""
+
+
+def held_at(spec: KVCacheSpec, computed: int, new: int, limits: RequestLimits) -> Runs:
+    """`spec.resident(...)`, and a ConfigError that names the spec where that is no `Runs`: a plugin
+    is told what it answered, instead of failing wherever the answer is used."""
+    runs = spec.resident(computed, new, limits)
+    if problem := first_run_problem(runs):
+        raise ConfigError(
+            Problem(
+                f"spec '{spec.kind}'",
+                f"resident({computed}, {new}, ...) to answer ascending ranges of block indices "
+                "with holes between them, as a tuple",
+                problem,
+                f"mend {type(spec).__module__}.{type(spec).__qualname__}",
+            )
+        )
+    return runs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import gcd
 from typing import Any, ClassVar
+
+from typing_extensions import Self
 
 from kvpipe.errors import SpecError
 from kvpipe.specs._geometry import option
 from kvpipe.specs.attention import AttentionSpec, longest_run_hit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
+from kvpipe.specs.bounds import Bound
 from kvpipe.specs.full import FullAttentionSpec
+from kvpipe.specs.runs import Runs, joined, num_indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +39,34 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     def type_key(self) -> tuple[object, ...]:
         return ("chunked", self.attention_chunk_size, self.dcp_sharded)
 
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        sizes = ((3, 7), (4, 8), (16, 21))
+        return [cls.example(block, attention_chunk_size=chunk) for block, chunk in sizes]
+
+    @property
+    def bound(self) -> Bound:
+        return Bound(attention_chunk_size=self.attention_chunk_size)
+
     def max_blocks(self, limits: RequestLimits) -> int:
+        """The engines' bound, which is a block short where chunks start inside blocks."""
         held = min(self.attention_chunk_size + limits.tokens_in_flight, limits.max_model_len)
         return cdiv(held, self.block_size)
 
     def peak_blocks(self, limits: RequestLimits) -> int:
-        """One more than the engines' bound where a chunk may start in the middle of a block."""
-        if self.attention_chunk_size % self.block_size == 0:
-            return self.max_blocks(limits)
-        return min(self.max_blocks(limits) + 1, cdiv(limits.max_model_len, self.block_size))
+        """What is really reached: by a step that starts with the last token of a chunk. The chunk
+        may start anywhere in its block; of those whose step is whole the latest start is worst."""
+        chunk, size, length = self.attention_chunk_size, self.block_size, limits.max_model_len
+        held = chunk - 1 + limits.tokens_in_flight
+        whole = max(0, (length - held) // chunk + 1)  # chunks before which `held` tokens still fit
+        starts = (i * chunk % size for i in range(min(whole, size // gcd(chunk, size))))
+        most = max((cdiv(start + held, size) for start in starts), default=0)
+        if whole * chunk >= length:
+            return most
+        return max(most, cdiv(length, size) - whole * chunk // size)
 
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
-        return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+        return num_indices(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
 
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         """A full chunk and the block it starts in; where no chunk is ever full, every token."""
@@ -57,8 +78,8 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
         """The block that holds the first token of the chunk of token number `computed`."""
         return computed // self.attention_chunk_size * self.attention_chunk_size // self.block_size
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
-        return range(self._first_block(computed), cdiv(computed + new, self.block_size))
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        return joined(range(self._first_block(computed), cdiv(computed + new, self.block_size)))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """The next token sees its chunk so far: only those blocks must be cached."""
@@ -66,17 +87,12 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
         return longest_run_hit(cached, needed) * self.block_size
 
     def promoted(self) -> KVCacheSpec:
-        return self.retyped(FullAttentionSpec, attention_chunk_size=self.attention_chunk_size)
-
-    def unbounded(self) -> KVCacheSpec:
-        return self.retyped(FullAttentionSpec)
-
-    def in_chunks(self, chunk: int) -> KVCacheSpec:
-        return replace(self, attention_chunk_size=min(chunk, self.attention_chunk_size))
+        return self.retyped(FullAttentionSpec, remembers=self.bound)
 
     @classmethod
     def what_if(cls, spec: KVCacheSpec, options: Mapping[str, Any]) -> KVCacheSpec:
-        return spec.in_chunks(option(cls.kind, options, "attention_chunk_size"))
+        chunk = option(cls.kind, options, "attention_chunk_size")
+        return spec.narrowed(Bound(attention_chunk_size=chunk), cls)
 
 
 PLUGIN = ChunkedLocalAttentionSpec

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import Self
+
 from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import RequestLimits, cdiv
+from kvpipe.specs.runs import Runs, joined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +18,18 @@ class CrossAttentionSpec(AttentionSpec):
     """Blocks depend on the encoder's tokens (limits.max_encoder_tokens), not on the decoder's."""
 
     kind: ClassVar[str] = "cross"
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls.example(3), cls.example(16)]
+
+    @property
+    def bound(self) -> None:
+        return None
+
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """Everything the encoder put out."""
+        return joined(range(limits.max_encoder_tokens))
 
     def max_blocks(self, limits: RequestLimits) -> int:
         return cdiv(limits.max_encoder_tokens, self.block_size)
@@ -25,8 +40,8 @@ class CrossAttentionSpec(AttentionSpec):
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         return self.max_blocks(limits), 0.0
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
-        return range(self.max_blocks(limits))
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        return joined(range(self.max_blocks(limits)))
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """The encoder's tokens, with the decoder's first."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import Self
+
 from kvpipe.specs.attention import AttentionSpec
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
-from kvpipe.specs.full import FullAttentionSpec
-from kvpipe.specs.sliding import SlidingWindowSpec
+from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.runs import Runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,14 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
 
     kind: ClassVar[str] = "encoder_only"
     holds_blocks: ClassVar[bool] = False
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls.example(3), cls.example(16)]
+
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """Nothing that was stored: all tokens are in the same pass."""
+        return ()
 
     def max_blocks(self, limits: RequestLimits) -> int:
         return 0
@@ -29,8 +37,8 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         return 0, 0.0
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
-        return range(0)
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        return ()
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         return range(0)
@@ -38,15 +46,6 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
     def hit_length(self, cached: Sequence[bool]) -> int:
         """0: every token needs all others in the same pass."""
         return 0
-
-    def unbounded(self) -> KVCacheSpec:
-        return self.retyped(FullAttentionSpec)
-
-    def windowed(self, window: int) -> KVCacheSpec:
-        return self.retyped(SlidingWindowSpec, sliding_window=window)
-
-    def in_chunks(self, chunk: int) -> KVCacheSpec:
-        return self.retyped(ChunkedLocalAttentionSpec, attention_chunk_size=chunk)
 
 
 PLUGIN = EncoderOnlyAttentionSpec

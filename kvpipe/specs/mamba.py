@@ -13,6 +13,7 @@ from typing_extensions import Self
 from kvpipe.errors import SpecError, did_you_mean
 from kvpipe.specs._geometry import check_fields, count, dtype_of, listed
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
+from kvpipe.specs.runs import Runs, joined, num_indices
 
 MOST_AXES, MOST_STATES = 8, 64
 MODES = ("none", "align", "all")
@@ -94,9 +95,10 @@ def with_groups(states: tuple[StateArray, ...], num_groups: int) -> tuple[StateA
 class MambaSpec(KVCacheSpec):
     """states: the arrays of one page. block_size: tokens between two states that may be kept.
 
-    What a request holds follows the engine's mode (limits.mamba_cache_mode): none: one running
-    state; align: also the state at the last block boundary; all: one at every boundary. Plus a
-    state for each speculative token (none and align).
+    What an engine reserves follows its mode (limits.mamba_cache_mode): none: one running state;
+    align: also the state at the last block boundary; all: one at every boundary. Plus a state for
+    each speculative token (none and align). What a request holds (`resident`) is less: a step reads
+    the state of the last token only.
     """
 
     kind: ClassVar[str] = "mamba"
@@ -134,6 +136,18 @@ class MambaSpec(KVCacheSpec):
             num_speculative_blocks=context.num_speculative_blocks,
         )
 
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        states = (StateArray(name="ssm", shape=(4, 2), dtype="float32"),)
+        sizes = ((3, 0), (4, 2), (16, 1))
+        return [cls(block_size=b, states=states, num_speculative_blocks=s) for b, s in sizes]
+
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """The state after the token before it: which lies in block 0, where only one runs."""
+        if limits.mamba_cache_mode == "none":
+            return joined(range(min(1, query)))
+        return joined(range(max(0, query - 1), query))
+
     def page_arrays(self) -> tuple[PageArray, ...]:
         return tuple(
             PageArray(name=s.name, dtype=s.dtype, per_token=False, shape=s.shape)
@@ -157,30 +171,42 @@ class MambaSpec(KVCacheSpec):
         boundary = 1 if limits.mamba_cache_mode == "align" else 0
         return 1 + boundary + self.num_speculative_blocks
 
+    def peak_blocks(self, limits: RequestLimits) -> int:
+        """none: the engine's bound. Else the state that a step starts from, in the block before
+        those it writes, unless the request ends in its first block."""
+        if limits.mamba_cache_mode == "none":
+            return self.max_blocks(limits)
+        beyond = max(0, limits.max_model_len - self.block_size)
+        if limits.mamba_cache_mode == "all":
+            return 1 + cdiv(min(limits.tokens_in_flight, beyond), self.block_size)
+        return 1 + min(1, beyond) + self.num_speculative_blocks
+
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
-        return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+        return num_indices(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
 
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
+        """The step that passes a boundary holds the states on both sides of it."""
         if limits.mamba_cache_mode == "all":
-            return super().steady_cost(limits)
-        return self.max_blocks(limits), 0.0
+            return min(2, self.max_blocks(limits)), 0.0
+        return self.peak_blocks(limits), 0.0
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
-        """none: the running state and the speculative ones, from index 0. all: every boundary.
-        align: the state that the step starts from (at least the last boundary's), the one it ends
-        in, and the speculative ones after it; a prefill step that skips boundaries speculates not.
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        """none: the running state and the speculative ones, from index 0. Else the state that the
+        step starts from, and those it writes: all, one at every boundary it passes; align, the one
+        it ends in and the speculative ones after it (a prefill step that skips boundaries
+        speculates not). Earlier boundaries stay findable as cached blocks that nobody holds.
         """
         if limits.mamba_cache_mode == "none":
-            return range(1 + self.num_speculative_blocks)
+            return (range(1 + self.num_speculative_blocks),)
         end = cdiv(computed + new, self.block_size)
-        if limits.mamba_cache_mode == "all" or not end:
-            return range(end)
-        source, target = (computed - 1) // self.block_size, end - 1
-        if 0 <= source < target - 1:
-            return range(source, target + 1, target - source)
-        return range(
-            max(0, target - 1) if source >= 0 else target, end + self.num_speculative_blocks
-        )
+        if not end:
+            return ()
+        source = max(0, computed - 1) // self.block_size
+        if limits.mamba_cache_mode == "all":
+            return (range(source, end),)
+        if not computed or source >= end - 2:
+            return (range(source if computed else end - 1, end + self.num_speculative_blocks),)
+        return range(source, source + 1), range(end - 1, end)
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """all: a state for every token's block; else only the state that the step ends in (none: in

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvpipe.specs._latent import LatentSpec
-from kvpipe.specs.base import KVCacheSpec
+from typing_extensions import Self
+
+from kvpipe.specs._latent import FP8_DS_MLA, LatentSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,19 +18,13 @@ class MLAAttentionSpec(LatentSpec):
     kind: ClassVar[str] = "mla"
     keeps_every_token: ClassVar[bool] = True
 
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls.example(1), cls.example(3), cls.example(16, cache_dtype=FP8_DS_MLA)]
+
     @property
     def type_key(self) -> tuple[object, ...]:
         return ("full", self.dcp_sharded)
-
-    def windowed(self, window: int) -> KVCacheSpec:
-        from kvpipe.specs.sliding_mla import SlidingWindowMLASpec
-
-        return self.retyped(
-            SlidingWindowMLASpec,
-            sliding_window=window,
-            cache_dtype=self.cache_dtype,
-            alignment=self.alignment,
-        )
 
 
 PLUGIN = MLAAttentionSpec

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+from typing_extensions import Self
 
 from kvpipe.specs.full import FullAttentionSpec
 
@@ -16,6 +19,10 @@ class SinkFullAttentionSpec(FullAttentionSpec):
     optional_fields: ClassVar[tuple[str, ...]] = ("head_size_v", "dtype", "sink_len")
 
     sink_len: int | None = None
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls.example(3, sink_len=4), cls.example(16, sink_len=1)]
 
 
 PLUGIN = SinkFullAttentionSpec

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from typing_extensions import Self
 
 from kvpipe.errors import SpecError
 from kvpipe.specs._geometry import option
 from kvpipe.specs.attention import AttentionSpec, longest_run_hit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
+from kvpipe.specs.bounds import Bound
 from kvpipe.specs.full import FullAttentionSpec
+from kvpipe.specs.runs import Runs, joined, num_indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +39,37 @@ class SlidingWindowSpec(AttentionSpec):
     def type_key(self) -> tuple[object, ...]:
         return ("sliding", self.sliding_window, self.dcp_sharded)
 
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        sizes = ((3, 5), (4, 1), (16, 33))
+        return [cls.example(block, sliding_window=window) for block, window in sizes]
+
+    @property
+    def bound(self) -> Bound:
+        return Bound(sliding_window=self.sliding_window)
+
     def _reach(self, limits: RequestLimits) -> int:
         """Tokens kept before the oldest token in flight; prefill lookahead moves it back."""
         return self.sliding_window - 1 + max(0, limits.num_lookahead_tokens - 1)
 
     def max_blocks(self, limits: RequestLimits) -> int:
-        if limits.dcp > 1 and self.dcp_sharded:
-            raise SpecError(f"a sliding window cannot be split over {limits.dcp} context ranks")
-        held = min(self._reach(limits) + limits.tokens_in_flight, limits.max_model_len)
+        """The engines' bound: the most tokens held, and a block more for a start inside one."""
+        held = min(self._most_held(limits), limits.max_model_len)
         return cdiv(held, self.block_size) + 1
 
+    def peak_blocks(self, limits: RequestLimits) -> int:
+        """What is really reached: at worst the first token held is the last of its block. Where the
+        request ends before that, its own blocks: a window never costs more than full attention."""
+        last = self._most_held(limits) + self.block_size - 1
+        return cdiv(min(last, limits.max_model_len), self.block_size)
+
+    def _most_held(self, limits: RequestLimits) -> int:
+        if limits.dcp > 1 and self.dcp_sharded:
+            raise SpecError(f"a sliding window cannot be split over {limits.dcp} context ranks")
+        return self._reach(limits) + limits.tokens_in_flight
+
     def steady_blocks(self, num_tokens: int, limits: RequestLimits) -> int:
-        return len(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
+        return num_indices(self.resident(num_tokens - 1, 1, limits)) if num_tokens else 0
 
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         """A full window and the block it starts in; where the window is never full, every token."""
@@ -55,9 +78,9 @@ class SlidingWindowSpec(AttentionSpec):
             return super().steady_cost(limits)
         return cdiv(held - 1, self.block_size) + 1, 0.0
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         first = max(0, computed - self._reach(limits)) // self.block_size
-        return range(first, cdiv(computed + new, self.block_size))
+        return joined(range(first, cdiv(computed + new, self.block_size)))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """The next token sees W - 1 before it: only their blocks must be cached."""
@@ -66,17 +89,12 @@ class SlidingWindowSpec(AttentionSpec):
         return longest_run_hit(cached, needed) * size
 
     def promoted(self) -> KVCacheSpec:
-        return self.retyped(FullAttentionSpec, sliding_window=self.sliding_window)
-
-    def unbounded(self) -> KVCacheSpec:
-        return self.retyped(FullAttentionSpec)
-
-    def windowed(self, window: int) -> KVCacheSpec:
-        return replace(self, sliding_window=min(window, self.sliding_window))
+        return self.retyped(FullAttentionSpec, remembers=self.bound)
 
     @classmethod
     def what_if(cls, spec: KVCacheSpec, options: Mapping[str, Any]) -> KVCacheSpec:
-        return spec.windowed(option(cls.kind, options, "sliding_window"))
+        window = option(cls.kind, options, "sliding_window")
+        return spec.narrowed(Bound(sliding_window=window), cls)
 
 
 PLUGIN = SlidingWindowSpec

@@ -8,7 +8,6 @@ from typing import ClassVar
 from kvpipe.errors import SpecError
 from kvpipe.specs._latent import LatentSpec
 from kvpipe.specs.base import KVCacheSpec
-from kvpipe.specs.mla import MLAAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
 
 
@@ -20,15 +19,10 @@ class SlidingWindowMLASpec(LatentSpec, SlidingWindowSpec):
 
     def same_type(self, other: KVCacheSpec) -> bool:
         """It may follow ordinary windows of its size, but no ordinary window follows it."""
-        return other.kind == self.kind and other.type_key == self.type_key
+        return other.is_latent and other.type_key == self.type_key
 
     def promoted(self) -> KVCacheSpec:
         raise SpecError("a sliding MLA cache cannot be turned into one that keeps every token")
-
-    def unbounded(self) -> KVCacheSpec:
-        return self.retyped(
-            MLAAttentionSpec, cache_dtype=self.cache_dtype, alignment=self.alignment
-        )
 
 
 PLUGIN = SlidingWindowMLASpec

@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from kvpipe.errors import SpecError
 from kvpipe.specs.base import KVCacheSpec, PageArray, RequestLimits, SpecContext
+from kvpipe.specs.runs import Runs, num_indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,14 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
     def stored_layers(self, names: Sequence[str]) -> Sequence[str]:
         return [name for name, _ in self.layers]
 
+    def visible(self, query: int, limits: RequestLimits) -> Runs:
+        """Layers of one type read the same positions."""
+        return self.layers[0][1].visible(query, limits) if self.layers else ()
+
+    @property
+    def frees_tokens(self) -> bool:
+        return any(spec.frees_tokens for spec in self.distinct)
+
     def page_arrays(self) -> tuple[PageArray, ...]:
         return tuple(array for _, spec in self.layers for array in spec.page_arrays())
 
@@ -72,9 +81,9 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
         costs = [spec.steady_cost(limits) for spec in self.distinct]
         return max((a for a, _ in costs), default=0), max((b for _, b in costs), default=0.0)
 
-    def resident(self, computed: int, new: int, limits: RequestLimits) -> range:
+    def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         held = (spec.resident(computed, new, limits) for spec in self.distinct)
-        return max(held, key=len, default=range(0))
+        return max(held, key=num_indices, default=())
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """Layers of one type fill the same positions."""

@@ -1,5 +1,8 @@
 """A stand-in for the part of CuPy that backend=cupy touches, on a machine without a GPU.
 
+A machine has several devices, a current one, and streams whose launches may be held back until
+somebody waits for the device (`FakeStream(deferred=True)`).
+
 `RawModule` does not compile: it hands every launch, exactly as CuPy would receive it, to the exact
 emulation of the same source. So the backend's grids, blocks, argument lists, streams and memory
 handling are executed, whereas NVRTC and the device are not.
@@ -21,8 +24,9 @@ MAX_THREADS, MAX_GRID = 1024, (2**31 - 1, 65535, 65535)
 class FakeStream:
     """torch's stream and CuPy's at once; `entered` counts the launches made inside it."""
 
-    def __init__(self, cuda_stream: int = 0) -> None:
+    def __init__(self, cuda_stream: int = 0, deferred: bool = False) -> None:
         self.cuda_stream, self.entered, self.active = cuda_stream, 0, False
+        self.deferred, self.waiting = deferred, []
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return (0, self.cuda_stream)
@@ -51,7 +55,9 @@ class FakeCupy:
         self.library = load(host_library("exact"))
         self.total_bytes, self.used_bytes = total_bytes, 0
         self.launches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+        self.launched_on: list[int] = []
         self.streams: list[FakeStream] = []
+        self.current_device = 0
         machine = self
 
         class Memory:
@@ -70,14 +76,24 @@ class FakeCupy:
             compute_capability = "90"
 
             def __init__(self, index: int) -> None:
+                self.index, self.before = index, []
                 self.mem_info = (machine.total_bytes - machine.used_bytes, machine.total_bytes)
 
             def __enter__(self) -> Device:
+                self.before.append(machine.current_device)
+                machine.current_device = self.index
                 return self
 
-            def __exit__(self, *error: object) -> None: ...
+            def __exit__(self, *error: object) -> None:
+                machine.current_device = self.before.pop()
+
+            def synchronize(self) -> None:
+                for stream in machine.streams:
+                    while stream.waiting:
+                        stream.waiting.pop(0)()
 
         def from_external(stream: FakeStream) -> FakeStream:
+            stream.device = machine.current_device
             assert stream.__cuda_stream__()[1] == stream.cuda_stream
             machine.streams.append(stream)
             return stream
@@ -138,6 +154,7 @@ class FakeModule:
 
     def get_function(self, name: str):
         function = getattr(self.machine.library, f"{name}_launch")
+        loaded_on = self.machine.current_device
 
         def kernel(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...]) -> None:
             assert len(grid) == len(block) == 3 and all(type(n) is int for n in grid + block)
@@ -145,9 +162,17 @@ class FakeModule:
             assert block[0] * block[1] * block[2] <= MAX_THREADS, block
             # CuPy turns a Python int into an int64 and a float into a float64.
             assert all(type(arg) is int and -(2**63) <= arg < 2**63 for arg in args), args
+            assert self.machine.current_device == loaded_on, "a module of another device"
             self.machine.launches.append((name, grid, block))
+            self.machine.launched_on.append(loaded_on)
             words = (ctypes.c_uint64 * len(args))(*args)
             shape = (ctypes.c_uint32 * 6)(*grid, *block)
-            assert function(words, len(args), shape, 1) == 0, "wrong number of arguments"
+
+            def launch() -> None:
+                assert function(words, len(args), shape, 1) == 0, "wrong number of arguments"
+
+            (stream,) = [each for each in self.machine.streams if each.active]
+            assert getattr(stream, "device", loaded_on) == loaded_on, "a stream of another device"
+            stream.waiting.append(launch) if stream.deferred else launch()
 
         return kernel

@@ -25,7 +25,8 @@ SUITES = (
 CU, SHIM = "backends/kernels/kv_cache.cu", "backends/kernels/host_shim.h"
 WRITE = "backends/write.py"
 GATHER, PAGES, LAUNCH = "backends/gather.py", "backends/_pages.py", "backends/_launch.py"
-ERRORS = "backends/_errors.py"
+ERRORS, LAUNCHER, SLOTS = "backends/_errors.py", "backends/_launcher.py", "backends/_slots.py"
+CUPY = "backends/cupy_.py"
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,14 @@ MUTANTS = (
     _("streamed rows lose their unaligned head", SHIM, "while (to < end && ((std::uintptr_t)to & 63)) stream16(to, from);", "while (to < end && ((std::uintptr_t)to & 63)) to += 16, from += 16;"),
     _("streamed rows lose their tail", SHIM, "    while (to < end) stream16(to, from);\n", ""),
     _("rows of odd lengths are streamed", SHIM, "(((std::uintptr_t)to | bytes) & 15) == 0", "true"),
+    _("the quotient's sign is kept", CU, "divide(b, by)) & 0x7f7fu;", "divide(b, by));"),
+    _("other streams are not waited for", ERRORS, "        self._synchronize()\n        words", "        words"),
+    _("ids are cut to 32 bits", LAUNCHER, "table.clamp(-1, _INT32_MAX).to(torch.int32)", "table.to(torch.int32)"),
+    _("few tokens with one slot are not looked for", SLOTS, "if len(set(written)) == len(written):", "if True:"),
+    _("the first of two tokens with one slot is kept", SLOTS, "slots.sort(stable=True)", "slots.flip(0).sort(stable=True)"),
+    _("many tokens with one slot are not looked for", SLOTS, "if len(slots) < 2:", "if len(slots) < 2 or len(slots) > _FEW:"),
+    _("modules are loaded on the current device", CUPY, "        with here:  #", "        if True:  #"),
+    _("launches go to the current device", CUPY, "with here, self._stream():", "with self._stream():"),
     _("an error is reported for ever", ERRORS, "        self._record.zero_()\n", ""),
 )  # fmt: skip
 

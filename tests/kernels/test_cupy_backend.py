@@ -94,6 +94,35 @@ def test_launches_are_ordered_on_torchs_current_stream(machine):
     assert machine.streams == streams  # one CuPy stream a torch stream, made once
 
 
+def test_another_gpu_than_the_first_gets_its_own_module_streams_and_memory(machine):
+    options, stream = CupyBackend.Options(name="cupy", device=1), FakeStream(3)
+    backend = CupyBackend(
+        options, cupy=machine, device=torch.device("cpu"), current_stream=lambda: stream
+    )
+    buffer = backend.allocate(16384)
+    backend.write_kv(buffer, VIEW, torch.ones(1, 2, 64).bfloat16(), torch.tensor([17]))
+    backend.gather(buffer, VIEW, torch.tensor([1], dtype=torch.int32), 16, 16)
+    backend.fill([buffer], [VIEW], torch.tensor([0]), 1)
+    assert set(machine.launched_on) == {1} and len(machine.launched_on) >= 3
+    assert machine.current_device == 0  # the caller's device is current again
+
+
+def test_an_error_of_another_stream_is_neither_missed_nor_cleared_away(machine):
+    """Both streams hold their launches back, as a GPU does; `check` runs on the second."""
+    streams = [FakeStream(5, deferred=True), FakeStream(9, deferred=True)]
+    current = [streams[0]]
+    backend = CupyBackend(
+        cupy=machine, device=torch.device("cpu"), current_stream=lambda: current[0]
+    )
+    buffer = backend.adopt(torch.zeros(4, 16, 2, 64, dtype=torch.bfloat16))
+    new, slots = torch.ones(1, 2, 64).bfloat16(), [torch.tensor([64]), torch.tensor([65])]
+    for current[0], each in zip(streams, slots, strict=True):
+        backend.write_kv(buffer, VIEW, new, each)
+    with pytest.raises(IndexError, match="slot 64, the last one is 63; 2 out of range"):
+        backend.check()
+    backend.check()
+
+
 def test_a_stream_without_the_stream_protocol_is_known_by_its_address(machine):
     backend = backend_on(machine, stream=SimpleNamespace(cuda_stream=77))
     one = torch.zeros(1, dtype=torch.int64)

@@ -11,6 +11,7 @@ import pytest
 
 from kvpipe.backends.host import HostBackend
 from kvpipe.backends.kernels import compile as host_compile
+from kvpipe.backends.kernels.cache import default_cache_dir
 from kvpipe.backends.kernels.compile import CompilerError, find_compiler, host_library
 from kvpipe.errors import ConfigError
 
@@ -26,12 +27,14 @@ def test_a_second_process_finds_the_first_ones_file(tmp_path, monkeypatch):
     monkeypatch.setattr(host_compile, "_compile", lambda *_: pytest.fail("compiled again"))
     assert host_library("exact", tmp_path) == first
     assert first.stat().st_mtime_ns == written and list(tmp_path.iterdir()) == [first]
+    assert first.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("changed", ["build", "CXXFLAGS", "threads", "source", "shim"])
 def test_the_name_follows_everything_that_decides_the_code(tmp_path, monkeypatch, changed):
-    monkeypatch.setattr(host_compile, "_compile", lambda *_: None)
-    before = host_library("exact", tmp_path)
+    stems: list[str] = []
+    monkeypatch.setattr(host_compile, "kept", lambda folder, stem, build: stems.append(stem))
+    host_library("exact", tmp_path)
     build, threads = "exact", False
     if changed == "build":
         build = "reverse"
@@ -44,7 +47,8 @@ def test_the_name_follows_everything_that_decides_the_code(tmp_path, monkeypatch
         other = tmp_path / "changed"
         other.write_bytes(getattr(host_compile, name).read_bytes() + b"\n// changed\n")
         monkeypatch.setattr(host_compile, name, other)
-    assert host_library(build, tmp_path, threads) != before
+    host_library(build, tmp_path, threads)
+    assert len(set(stems)) == 2
 
 
 @pytest.mark.full
@@ -95,10 +99,10 @@ def test_CXX_chooses_the_compiler(tmp_path, monkeypatch):
 
 def test_the_cache_directory_is_the_users(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert host_compile.default_cache_dir() == Path("/somewhere/kvpipe")
+    assert default_cache_dir() == Path("/somewhere/kvpipe")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert host_compile.default_cache_dir() == Path("/home/someone/.cache/kvpipe")
+    assert default_cache_dir() == Path("/home/someone/.cache/kvpipe")
 
 
 def test_the_source_compiles_without_a_warning(tmp_path, monkeypatch):

@@ -118,6 +118,20 @@ def test_gather_reads_what_torch_reads(backend, case: Case):
     assert both.same()
 
 
+@pytest.mark.parametrize("case", [*CASES[: len(COMMIT_CASES) : 6], *CASES[len(COMMIT_CASES) :: 6]])
+def test_heads_are_gathered_apart_as_torch_does(backend, case: Case):
+    both = Both(backend, views_of(case))
+    size = case.block_size
+    tables = torch.tensor([[BLOCKS - 1, -1, 0], [2, 1, 3], [-1, 4, 4]], dtype=torch.int32)
+    out = None if case.dtypes[0] == case.dtypes[1] else "bfloat16"
+    for view in both.views:
+        arguments = (BUFFER, view, tables, [0, size // 2, size - 1])
+        for tokens in (1, 2 * size + 1 - size // 2, 0):
+            both.do("gather_heads", *arguments, min(tokens, 2 * size + 1), size, out, 0.37)
+        both.do("gather", BUFFER, view, tables[1], 2 * size + 1, size)  # the plan is as it was
+    backend.check()
+
+
 @per_case
 def test_whole_blocks_are_filled_copied_packed_and_unpacked_as_torch_does(backend, case: Case):
     both = Both(backend, views_of(case))

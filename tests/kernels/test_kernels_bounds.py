@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_cases import BLOCKS, Case, buffer_bytes, canary_buffer, views_of
+from kernel_cases import BLOCKS, MARGIN, Case, buffer_bytes, canary_buffer, views_of
 
+from kvpipe.backends.base import Buffer
+from kvpipe.backends.host import HostBackend
+from kvpipe.backends.torch_ import TorchBackend
 from kvpipe.layouts.base import ArrayView
 
 CASE = Case("page_hnd", 80, 16, ("bfloat16", "bfloat16"), "contiguous", 0)
 SLOTS = BLOCKS * 16
+REFERENCE = TorchBackend()
 
 
 @pytest.fixture
@@ -82,6 +86,70 @@ def test_a_block_past_the_end_is_gathered_as_zeros_and_named(cache):
     ):
         backend.check()
     assert not got[16:].view(torch.uint8).any() and got[:16].view(torch.uint8).any()
+
+
+@pytest.mark.parametrize("block", [2**31, 2**32, 2**32 + 1, 2**62])
+def test_an_id_that_int32_cannot_hold_is_past_the_end_and_not_its_low_bits(cache, block):
+    backend, views, buffer, _, _ = cache
+    table = torch.tensor([block], device=backend.device)
+    assert not backend.gather(buffer, views[0], table, 16, 16).view(torch.uint8).any()
+    with pytest.raises(
+        IndexError, match=r"block_table\[0\] is block 2147483647, the last one is 4"
+    ):
+        backend.check()
+    zero = torch.zeros(1, dtype=torch.int64, device=backend.device)
+    slots = backend.slot_mapping(table[None], zero, zero, 16)
+    assert int(slots[0]) >= SLOTS  # write_kv then reports it
+
+
+def test_an_id_below_what_int32_holds_is_padding(cache):
+    backend, views, buffer, _, _ = cache
+    table = torch.tensor([-(2**32), -(2**40) + 1], device=backend.device)
+    assert not backend.gather(buffer, views[0], table, 32, 16).view(torch.uint8).any()
+    backend.check()
+
+
+@pytest.mark.parametrize("tokens", [2, 32, 33, 70])
+def test_of_two_tokens_of_one_call_with_one_slot_the_last_is_kept(cache, tokens):
+    backend, views, buffer, whole, before = cache
+    slots = torch.randperm(SLOTS, generator=torch.Generator().manual_seed(tokens))[:tokens]
+    slots[tokens // 2], slots[-1] = -1, slots[0]
+    slots[tokens // 3] = slots[tokens - 2]
+    new = torch.randn(2, tokens, 2, 80).bfloat16()
+    last = {slot: token for token, slot in enumerate(slots.tolist()) if slot >= 0}
+    expected = before.cpu()
+    for view, each in zip(views, new, strict=True):
+        target = REFERENCE.array(on_cpu(expected, buffer), view)
+        for slot, token in last.items():
+            target[slot // 16, slot % 16] = each[token]
+    rows_of = [each.to(backend.device) for each in new]
+    here = slots.to(backend.device)
+    backend.write_kv_pair([(buffer, view) for view in views], rows_of, here)
+    assert torch.equal(whole.cpu(), expected)
+    whole.copy_(before)
+    for view, each in zip(views, rows_of, strict=True):
+        backend.write_kv(buffer, view, each, here)
+    assert torch.equal(whole.cpu(), expected)
+    plain = on_cpu(before.cpu(), buffer)
+    for view, each in zip(views, new, strict=True):
+        REFERENCE.write_kv(plain, view, each, slots)
+    wanted = on_cpu(expected, buffer)
+    assert torch.equal(plain.data, wanted.data)
+
+
+def on_cpu(whole: torch.Tensor, buffer: Buffer) -> Buffer:
+    data = whole.cpu()[MARGIN : MARGIN + buffer.num_bytes]
+    return Buffer(num_bytes=buffer.num_bytes, data=data)
+
+
+def test_one_thread_of_a_planned_write_keeps_the_last_of_two_rows_with_one_slot():
+    views = views_of(CASE)
+    buffer, _ = canary_buffer(buffer_bytes(views), "cpu")
+    backend = HostBackend()
+    new = torch.arange(6 * 2 * 80).reshape(6, 2, 80).bfloat16()
+    backend.plan_write([(buffer, views[0])], torch.bfloat16)(new, torch.tensor([3, 9, 3, 7, 9, 3]))
+    kept = backend.array(buffer, views[0]).flatten(0, 1)
+    assert torch.equal(kept[3], new[5]) and torch.equal(kept[9], new[4])
 
 
 def test_tokens_past_the_block_table_are_refused(cache):

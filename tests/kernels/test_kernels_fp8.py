@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from kvpipe.backends.base import Buffer
+from kvpipe.backends.host import HostBackend
+from kvpipe.backends.kernels.compile import find_compiler
 from kvpipe.backends.torch_ import FP8_MAX, TorchBackend
 from kvpipe.layouts.base import ArrayView
 
 REFERENCE = TorchBackend()
 FORMATS = tuple(FP8_MAX)
 ORDINARY_SCALES = (1.0, 0.37, 1 / 3, 2.5, 448.0, 1e-4, 3e-30, 7.1e24, 2.0**-126, 3e38)
+NEGATIVE_SCALES = (-1.0, -0.37, -448.0, -(2.0**-126), -0.0)
 # Large, ordinary and odd numerators whose quotients fall on and beside rounding boundaries.
 LIMITS = (0.0, -0.0, 448.0, 449.0, 464.0, 57344.0, 61440.0, 65504.0, 3.4e38, 1e-45)
 
@@ -50,6 +53,34 @@ def test_every_16_bit_number_is_stored_as_torch_casts_it(backend, source, dtype,
     numbers = every(source)
     wanted = stored(REFERENCE, numbers, dtype, scale)
     assert torch.equal(stored(backend, numbers, dtype, scale), wanted)
+
+
+def same_codes(got: torch.Tensor, wanted: torch.Tensor, dtype: str) -> bool:
+    """Equal, but any NaN equals any NaN: a negative scale turns its sign, in torch it does not."""
+    nan = wanted.view(REFERENCE.dtype(dtype)).float().isnan()
+    both = got.view(REFERENCE.dtype(dtype)).float().isnan()
+    return torch.equal(nan, both) and torch.equal(got[~nan], wanted[~nan])
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("source", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("scale", NEGATIVE_SCALES)
+def test_a_negative_scale_turns_every_sign(backend, source, dtype, scale):
+    numbers = every(source)
+    wanted = stored(REFERENCE, numbers, dtype, scale)
+    assert same_codes(stored(backend, numbers, dtype, scale), wanted, dtype)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+def test_a_conversion_that_keeps_the_quotients_sign_changes_nothing(monkeypatch):
+    """What `cvt.rn.satfinite` of sm_89 and newer does: it puts the sign of what it converts into
+    the code, and that is the quotient by |scale|."""
+    monkeypatch.setenv("CXXFLAGS", "-O0 -DKV_PAIR_KEEPS_SIGNS")
+    as_hardware = HostBackend(HostBackend.Options(name="host", build="exact"))
+    for dtype, scale in itertools.product(FORMATS, (1.0, 0.37, *NEGATIVE_SCALES)):
+        numbers = every(torch.bfloat16)
+        wanted = stored(REFERENCE, numbers, dtype, scale)
+        assert same_codes(stored(as_hardware, numbers, dtype, scale), wanted, dtype), scale
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpipe.stages.binding.transformers_cache.versions import transformers_problems
+from kvpipe.models.probe.releases import transformers_problems
 
 HERE = Path(__file__).parent
 

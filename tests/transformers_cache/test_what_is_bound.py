@@ -28,6 +28,7 @@ import kvpipe
 from kvpipe.backends.host import HostBackend
 from kvpipe.errors import ConfigError
 from kvpipe.integrations.transformers import bind, layers_of
+from kvpipe.plugins import SPECS
 from kvpipe.specs.base import RequestLimits
 
 STORED = max(LENGTHS) + NEW_TOKENS - 1  # columns: the last token that is chosen is never stored
@@ -82,7 +83,9 @@ def test_the_plan_of_another_model_is_refused_layer_by_layer() -> None:
 
 def test_a_plan_that_forgets_too_early_is_refused() -> None:
     model = reference("mistral").model
-    layers = [replace(e, spec=e.spec.windowed(WINDOW - 9)) for e in layers_of(model, 8)]
+    layers = [
+        replace(e, spec=replace(e.spec, sliding_window=WINDOW - 9)) for e in layers_of(model, 8)
+    ]
     plan = kvpipe.plan(layers, RequestLimits(max_model_len=256, max_num_batched_tokens=64), 1 << 20)
     with pytest.raises(ConfigError, match=f"the last {WINDOW} tokens, got the last"):
         bind(model, plan)
@@ -91,7 +94,9 @@ def test_a_plan_that_forgets_too_early_is_refused() -> None:
 def test_a_plan_that_keeps_more_is_taken() -> None:
     """A window planned as full attention: more bytes, the same text."""
     case = reference("mistral")
-    layers = [replace(e, spec=e.spec.unbounded()) for e in layers_of(case.model, 8)]
+    layers = [
+        replace(e, spec=SPECS.get("full").what_if(e.spec, {})) for e in layers_of(case.model, 8)
+    ]
     plan = kvpipe.plan(
         layers, RequestLimits(max_model_len=256, max_num_batched_tokens=256), 4 << 20
     )
@@ -218,14 +223,11 @@ def test_a_window_of_about_a_block_does_not_save(measure: Any) -> None:
 
 
 # --- versions ------------------------------------------------------------------------------------
-VERSIONS = "kvpipe.stages.binding.transformers_cache.versions"
 
 
 @pytest.mark.parametrize("found", ["5.22.1", "5.25.0", "4.57.3"])
 def test_other_releases_are_named(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    monkeypatch.setattr(
-        "kvpipe.stages.binding.transformers_cache.versions.version", lambda _: found
-    )
+    monkeypatch.setattr("kvpipe.models.probe.releases.version", lambda _: found)
     with pytest.raises(ConfigError, match=f"transformers>=5.23,<5.25, got transformers {found}"):
         layers_of(object(), 16)
 
@@ -236,7 +238,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(f"{VERSIONS}.version", missing)
+    monkeypatch.setattr("kvpipe.models.probe.releases.version", missing)
     with pytest.raises(ConfigError, match=r"got no transformers; pip install 'kvpipe\[hf\]'"):
         layers_of(object(), 16)
 
@@ -252,7 +254,7 @@ def test_a_third_tensor_a_token_is_not_silently_dropped() -> None:
         index_n_heads=2, index_head_dim=16, index_topk=8, pad_token_id=0,
     )  # fmt: skip
     model = transformers.DeepseekV32ForCausalLM(transformers.DeepseekV32Config(**sizes)).eval()
-    with pytest.raises(ConfigError, match="keys, values or fixed-size states, got Dynamic"):
+    with pytest.raises(ConfigError, match="fixed-size states, got indexer_keys of 16 numbers"):
         layers_of(model, 16)
 
 

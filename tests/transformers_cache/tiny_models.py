@@ -297,15 +297,23 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 ENCODER_DECODERS = ("t5", "bart", "whisper")
 
 
+def config_of(family: str, **changes: Any) -> Any:
+    """Its configuration, without a model."""
+    import transformers
+
+    config_name, _, fields = FAMILIES[family]
+    given = {**BASE, **fields, **changes}
+    return getattr(transformers, config_name)(**{k: v for k, v in given.items() if v is not DROP})
+
+
 def build(family: str, seed: int = 0, attention: str | None = None, **changes: Any) -> Any:
     """The model, in eval mode. attention: sdpa, eager (None: what the model takes first)."""
     import torch
     import transformers
 
-    config_name, model_name, fields = FAMILIES[family]
+    model_name = FAMILIES[family][1]
     torch.manual_seed(seed)
-    given = {**BASE, **fields, **changes}
-    config = getattr(transformers, config_name)(**{k: v for k, v in given.items() if v is not DROP})
+    config = config_of(family, **changes)
     config._attn_implementation = attention
     model = getattr(transformers, model_name)(config).eval().float()
     with torch.no_grad():

@@ -28,20 +28,23 @@ static inline unsigned atomicAdd(unsigned* at, unsigned add) {
 }
 
 #ifdef KV_HOST_FAST
-#define KV_ROWS(count) kv_host::rows_in_launch = (count)
+#define KV_ROWS(count) kv_host::rows_in_launch = (count), kv_host::stream_from = kv_host::WRITES
+#define KV_FRESH_ROWS(count) kv_host::rows_in_launch = (count), kv_host::stream_from = kv_host::READS
 #else
 #define KV_ROWS(count)
+#define KV_FRESH_ROWS(count)
 #endif
 
 namespace kv_host {
 
 #ifdef KV_HOST_FAST
-static thread_local std::uint64_t rows_in_launch;
+static thread_local std::uint64_t rows_in_launch, stream_from;
 
 // A launch that moves more than fits in a core's own cache writes around the caches: a cached store
 // first reads the line it will overwrite, a third of all traffic. Smaller launches stay cached,
-// because attention reads them next.
-constexpr std::uint64_t STREAM_FROM = 1 << 20;
+// because attention reads them next. So do gathers of up to 8 MiB: their target is fresh memory,
+// whose lines are in the cache because the system has just zeroed them.
+constexpr std::uint64_t WRITES = 1 << 20, READS = 8 << 20;
 
 #ifdef __SSE2__
 static inline void stream16(char*& to, const char*& from) {
@@ -63,7 +66,7 @@ static inline void stream_bytes(char* to, const char* from, std::uint64_t bytes)
 
 static inline void copy_bytes(void* to, const void* from, std::uint64_t bytes) {
 #ifdef __SSE2__
-    if (rows_in_launch * bytes >= STREAM_FROM && (((std::uintptr_t)to | bytes) & 15) == 0)
+    if (rows_in_launch * bytes >= stream_from && (((std::uintptr_t)to | bytes) & 15) == 0)
         return stream_bytes((char*)to, (const char*)from, bytes);
 #endif
     std::memcpy(to, from, bytes);

@@ -24,7 +24,8 @@ typedef unsigned long long u64;
 typedef long long i64;
 
 #ifndef KV_KERNEL
-#define KV_ROWS(count)  // tells the host's copies how much one launch moves
+#define KV_ROWS(count)        // tells the host's copies how much one launch moves,
+#define KV_FRESH_ROWS(count)  // and that it goes to memory that was allocated for it
 #define KV_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256) name(__VA_ARGS__)
 #endif
 
@@ -155,7 +156,8 @@ static __device__ __forceinline__ u32 fp8_magnitude(float value) {
     return nan ? 0x7fu : code;
 }
 
-// Two values -> two codes in 16 bits, signs excluded from the software path.
+// Two values -> two codes in 16 bits. Bit 7 of each is undefined: the hardware puts the value's sign
+// there, software nothing (or, in a test on a CPU, what the hardware would).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890 && !defined(KV_SOFT_FP8)
 static __device__ __forceinline__ u32 fp8_pair(E4M3, float low, float high) {
     u16 codes;
@@ -170,7 +172,11 @@ static __device__ __forceinline__ u32 fp8_pair(E5M2, float low, float high) {
 #else
 template <class Format>
 static __device__ __forceinline__ u32 fp8_pair(Format, float low, float high) {
-    return fp8_magnitude<Format>(low) | fp8_magnitude<Format>(high) << 8;
+    u32 codes = fp8_magnitude<Format>(low) | fp8_magnitude<Format>(high) << 8;
+#ifdef KV_PAIR_KEEPS_SIGNS
+    codes |= __float_as_uint(low) >> 31 << 7 | __float_as_uint(high) >> 31 << 15;
+#endif
+    return codes;
 }
 #endif
 
@@ -254,9 +260,9 @@ template <class From, class Format>
 static __device__ __forceinline__ u32 quantise2(typename From::raw low, typename From::raw high, Divisor by) {
     float a = decode(From(), low), b = decode(From(), high);
     // The sign is taken from x (and the scale), not from the quotient: a NaN keeps it that way on
-    // every device, as torch's cast does.
+    // every device, as torch's cast does. The quotient is of |scale|: its own sign is masked.
     u32 sign_a = (__float_as_uint(a) ^ by.sign) >> 31, sign_b = (__float_as_uint(b) ^ by.sign) >> 31;
-    u32 codes = fp8_pair(Format(), divide(a, by), divide(b, by));
+    u32 codes = fp8_pair(Format(), divide(a, by), divide(b, by)) & 0x7f7fu;
     return codes | sign_a << 7 | sign_b << 15;
 }
 
@@ -411,27 +417,28 @@ WRITE_FP8_KERNEL(kv_write_float32_fp8_e5m2_v8, F32, E5M2, 8)
 WRITE_FP8_KERNEL(kv_write_float32_fp8_e5m2_v1, F32, E5M2, 1)
 
 // ---------------------------------------------------------------------------------------------
-// gather: tokens [first, T) of one request, through its block table, to contiguous [T - first, H, row].
+// gather: tokens [first, T) of one request, through its block table, to [T - first, H, row] or, with
+// other strides, [H, T - first, row].
 // manager_block_size tokens stand behind one entry of the table; block_size is the view's own (kernel)
 // block size. A block that is not held (-1) or does not exist reads as zeros.
 
 #define GATHER_PARAMETERS                                                                              \
-    u8 *out, i64 out_row_stride, const u8 *cache, i64 block_stride, i64 token_stride, i64 head_stride, \
+    u8 *out, i64 out_token_stride, i64 out_head_stride, const u8 *cache, i64 block_stride, i64 token_stride, i64 head_stride, \
         i64 num_heads, i64 row_length, i64 out_row_bytes, const int *block_table, i64 first_token,     \
         i64 num_tokens, i64 manager_block_size, i64 block_size, i64 num_slots, u32 *err, const float *scale
 #define GATHER_ARGUMENTS                                                                             \
-    out, out_row_stride, cache, block_stride, token_stride, head_stride, (u32)num_heads,             \
+    out, out_token_stride, out_head_stride, cache, block_stride, token_stride, head_stride, (u32)num_heads,             \
         (u32)row_length, (u32)out_row_bytes, block_table, (u32)first_token, (u32)num_tokens,         \
         (u32)manager_block_size, (u32)block_size, num_slots, err
 
 template <class Move>
-static __device__ __forceinline__ void gather_rows(u8* out, i64 out_row_stride, const u8* cache, i64 block_stride,
-                                                   i64 token_stride, i64 head_stride, u32 num_heads, u32 row_length,
+static __device__ __forceinline__ void gather_rows(u8* out, i64 out_token_stride, i64 out_head_stride,
+                                                   const u8* cache, i64 block_stride, i64 token_stride, i64 head_stride, u32 num_heads, u32 row_length,
                                                    u32 out_row_bytes, const int* block_table, u32 first_token,
                                                    u32 num_tokens, u32 manager_block_size, u32 block_size, i64 num_slots, u32* err,
                                                    Move move) {
     u32 num_rows = (num_tokens - first_token) * num_heads;
-    KV_ROWS(num_rows);
+    KV_FRESH_ROWS(num_rows);
 #pragma unroll 1
     for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < num_rows; row += gridDim.x * blockDim.y) {
         u32 new_token = row / num_heads, head = row - new_token * num_heads;
@@ -439,7 +446,7 @@ static __device__ __forceinline__ void gather_rows(u8* out, i64 out_row_stride, 
         u32 index = token / manager_block_size, within = token - index * manager_block_size;
         int held = block_table[index];
         i64 slot = (i64)held * (i64)manager_block_size + within;
-        u8* to = out + row * out_row_stride;
+        u8* to = out + new_token * out_token_stride + head * out_head_stride;
         if (held < 0 || slot >= num_slots) {
             if (held >= 0 && within == 0 && head == 0 && threadIdx.x == 0)
                 report(err, GATHER_BLOCK, index, held, (u32)num_slots / manager_block_size);

@@ -51,7 +51,7 @@ class TransformersBinding(Binding):
     def run(self, request: BindingRequest, backend: Backend) -> BoundCache:
         """ConfigError for a missing extra, a model without a config.json or of too many parameters,
         and a fault that the model has no place for."""
-        from kvpipe.stages.binding.transformers_cache.versions import require_transformers
+        from kvpipe.models.probe.releases import require_transformers
 
         require_transformers()
         if request.num_ranks > 1:
@@ -120,17 +120,18 @@ class TransformersBinding(Binding):
     def _run_twice(
         self, config: Any, request: BindingRequest, backend: Backend
     ) -> tuple[VerifyReport, KVBuffers, tuple[str, ...]]:
-        from kvpipe.stages.binding.transformers_cache import reference as reference
-        from kvpipe.stages.binding.transformers_cache.bind import bind_needs, choose_mode
+        from kvpipe.models.probe.as_transformers import needs_of
+        from kvpipe.stages.binding.transformers_cache import reference
+        from kvpipe.stages.binding.transformers_cache.bind import choose_mode
+        from kvpipe.stages.binding.transformers_cache.bound import bind_needs
         from kvpipe.stages.binding.transformers_cache.faults import inject
-        from kvpipe.stages.binding.transformers_cache.needs import model_needs
 
         options = self.options
         device = request.buffers.buffers[0].data.device if request.buffers.buffers else "cpu"
         model = reference.random_model(
             config, request.model_dtype, options.seed, options.weight_scale
         ).to(device)
-        needs = model_needs(model)
+        needs = needs_of(model)
         planned, buffers, notes = _pages(request, needs, backend, len(options.prompt_tokens))
         mode, reason = self._mode(request.model_dtype), ""
         if mode != "gather":
@@ -186,9 +187,9 @@ def _pages(
 ) -> tuple[Any, KVBuffers, tuple[str, ...]]:
     """What the model binds to: the run's own plan and memory where they hold what it stores, else a
     plan of its own, at most as large."""
-    from kvpipe.stages.binding.transformers_cache.bind import allocate
+    from kvpipe.models.probe.as_transformers import cache_layers
+    from kvpipe.stages.binding.transformers_cache.bound import allocate
     from kvpipe.stages.binding.transformers_cache.match import PlannedCache, disagreements
-    from kvpipe.stages.binding.transformers_cache.specs import cache_layers
     from kvpipe.stages.grouping.planning import plan
 
     planned = PlannedCache(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from kvpipe.cache.plan import KVCacheGroupSpec, Padding
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import KVCacheSpec, cdiv
-from kvpipe.specs.full import WindowConflict
+from kvpipe.specs.bounds import WindowConflict
 from kvpipe.stages.grouping._merging import Layers, distinct, merged
 
 

@@ -28,6 +28,7 @@ def group_layers(
     if not layers:
         return Grouping(groups=())
     _check_encoder_only(layers, rules)
+    _check_holes(layers, rules)
     if spec := one_group(layers, rules):
         return _single(layers, spec)
     if disable_hybrid:
@@ -58,6 +59,18 @@ def _check_encoder_only(layers: Layers, rules: EngineRules) -> None:
         )
 
 
+def _check_holes(layers: Layers, rules: EngineRules) -> None:
+    holed = {id(spec) for spec in distinct(layers.values()) if spec.leaves_a_hole}
+    if rules.holes == "refused" and holed:
+        raise refuse(
+            "engine.name",
+            f"an engine whose caches may have a hole (those of {rules.name} have none)",
+            some(name for name, spec in layers.items() if id(spec) in holed),
+            "set engine=kvpipe",
+            reference="NotImplementedError",
+        )
+
+
 def _without_hybrid(layers: Layers, rules: EngineRules) -> Grouping:
     """Hybrid manager off: one group or nothing."""
     turned = promoted(layers, rules)
@@ -74,9 +87,9 @@ def _without_hybrid(layers: Layers, rules: EngineRules) -> Grouping:
 
 def _promoted_instead(layers: Layers, rules: EngineRules) -> Grouping | None:
     """Where a page can be neither divided nor padded, plain windows are promoted: they then join
-    the full layers' table, and no page needs to be unified. None where other windows are there."""
-    kinds = {spec.kind for spec in distinct(layers.values())}
-    if "sliding" not in kinds or kinds & {"sliding_mla", "chunked"}:
+    the full layers' table, and no page needs to be unified. None where others free tokens, too."""
+    bounded = [spec for spec in distinct(layers.values()) if spec.frees_tokens]
+    if not bounded or not all(spec.is_plain_window for spec in bounded):
         return None
     turned = promoted(layers, rules)
     spec = same_type(turned, rules)

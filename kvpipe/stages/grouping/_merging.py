@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import SpecError
 from kvpipe.specs.base import KVCacheSpec
-from kvpipe.specs.full import WindowConflict
+from kvpipe.specs.bounds import WindowConflict
 from kvpipe.specs.uniform import UniformTypeKVCacheSpecs
 from kvpipe.stages.grouping._problems import HYBRID, refuse
 
@@ -29,7 +29,7 @@ def merged(specs: list[KVCacheSpec], rules: EngineRules) -> KVCacheSpec | None:
     if not others:
         return first
     try:
-        return first.merge(others, rules.ignored(first.kind))
+        return first.merge(others, rules.ignored(first.stores))
     except WindowConflict:
         raise
     except SpecError:

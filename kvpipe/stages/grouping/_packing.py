@@ -104,7 +104,7 @@ def _repeats_per_group(buckets: Sequence[_Bucket]) -> int | None:
 def _splits_further(bucket: _Bucket, repeats_are_set: bool) -> bool:
     """States always; windows, which hold few blocks too, where no repeats are set."""
     first = next(iter(bucket.layers.values()))
-    return first.is_state or (not repeats_are_set and first.type_key[0] == "sliding")
+    return first.is_state or (not repeats_are_set and first.splits_like_states)
 
 
 def _one_of_each(bucket: _Bucket) -> int:

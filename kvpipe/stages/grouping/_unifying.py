@@ -46,7 +46,7 @@ def unpaddable(layers: Layers, rules: EngineRules) -> bool:
     """Whether some page neither divides the largest nor may be padded by this engine."""
     largest = max(page_sizes(layers))
     return any(
-        spec.kind in rules.unpaddable_kinds and largest % spec.page_size_bytes
+        spec.stores in rules.unpaddable and largest % spec.page_size_bytes
         for spec in distinct(layers.values())
     )
 
@@ -84,7 +84,7 @@ def _pad_states(spec: KVCacheSpec, largest: int, rules: EngineRules) -> KVCacheS
         return spec.with_padded_page(largest)
     if largest % spec.page_size_bytes == 0:
         return _in_larger_blocks(spec, largest)
-    if spec.kind in rules.unpaddable_kinds:
+    if spec.stores in rules.unpaddable:
         raise refuse(
             "engine.name",
             f"an engine that pads {spec.kind} pages ({rules.name} does not)",

@@ -3,6 +3,14 @@
 tensors: as many as the longest group has layers; tensor i holds the i-th layer of each group.
 one allocation: a block is as wide as the widest group; each group lays its layers over it anew.
 Either way a block id belongs to one group at a time, so groups may overlay the same bytes.
+
+32 layers of Llama-3.1-8B, 16 tokens a block, in 1 GiB (tests/test_grouping.py keeps this true):
+
+    K and V of a token      2 x 8 heads x 128 x 2 B    =     4,096 B
+    page                    16 tokens x 4,096 B        =    65,536 B   spec.page_size_bytes
+    one block, all layers   32 x 65,536 B              = 2,097,152 B   bytes_per_block
+    blocks                  2**30 B // 2,097,152 B     =       512     num_blocks, one of them null
+    a request of 8,176      ceil(8,176 / 16)           =       511     blocks: it fits alone
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.request.confdir import shipped_option
-from kvpipe.request.config import Bytes
+from kvpipe.request.quantities import Bytes
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,

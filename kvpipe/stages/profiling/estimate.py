@@ -17,7 +17,7 @@ from kvpipe.engines.defaults import all_ranks_sample, graphs_reserved, others_ch
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
-from kvpipe.request.config import Bytes, parse_size
+from kvpipe.request.quantities import Bytes, parse_size
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
 from kvpipe.stages.profiling.base import (
     AsksMemory,

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.errors import DoesNotFit
-from kvpipe.request.config import Bytes
+from kvpipe.request.quantities import Bytes
 from kvpipe.specs.base import cdiv
 from kvpipe.stages.profiling._weights import weights
 from kvpipe.stages.profiling.base import (

@@ -10,9 +10,20 @@ from kvpipe.request.config import DeviceConfig
 from kvpipe.stages.validation.base import ResolvedDevice
 
 
-def resolve_device(config: DeviceConfig) -> ResolvedDevice:
-    """The device planned for. A GPU whose memory is named may be elsewhere; others must be here."""
-    here = cuda_device() if config.type in ("auto", "cuda") else None
+def resolve_device(config: DeviceConfig, gpu_index: int = 0) -> ResolvedDevice:
+    """The device planned for. A GPU whose memory is named may be elsewhere; others must be here.
+
+    gpu_index: of the visible GPUs the one that the backend will use."""
+    here = cuda_device(gpu_index) if config.type in ("auto", "cuda") else None
+    if here is None and config.type in ("auto", "cuda") and gpu_index and cuda_device():
+        raise ConfigError(
+            Problem(
+                "backend.device",
+                "the index of a GPU that the CUDA driver shows",
+                str(gpu_index),
+                "see nvidia-smi -L and CUDA_VISIBLE_DEVICES",
+            )
+        )
     if config.type == "cpu" or (config.type == "auto" and here is None):
         return _cpu(config)
     if config.memory_bytes is None and here is None:

@@ -27,6 +27,8 @@ from kvpipe.stages.validation.device import resolve_backend, resolve_device
 from kvpipe.stages.validation.layers import Layer, WhatIf, build_layers, to_ranks
 
 T = TypeVar("T")
+NATIVE = "native"  # attention=native: the layers as published
+WINDOWED = "sliding"  # the attention choice that cache.sliding_window makes by itself
 
 
 class PlatformValidation:
@@ -55,7 +57,9 @@ class _Resolution:
     def resolve(self) -> ResolvedRun:
         config = self.config
         model = self.attempt(lambda: config.plugins["model"].make().read())
-        device = self.attempt(lambda: resolve_device(config.device))
+        # Only backends that run on GPUs have an index (backends/base.py).
+        gpu_index: int = getattr(config.plugins["backend"].options, "gpu_index", 0)
+        device = self.attempt(lambda: resolve_device(config.device, gpu_index))
         self.attempt(self.check_parallel)
         what_if = self.attempt(self.what_if)
         backend = None
@@ -188,23 +192,21 @@ class _Resolution:
     def what_if(self) -> WhatIf | None:
         """attention=<kind>, or the window that cache.sliding_window asks for by itself."""
         attention, window = self.config.attention, self.config.cache.sliding_window
-        if attention.spec == "native":
-            options = {"sliding_window": window}
-            return (
-                WhatIf(spec="sliding", options=options, key="cache.sliding_window")
-                if window
-                else None
-            )
-        if attention.spec == "sliding" and window is None:
+        own = {"sliding_window": window}
+        if attention.spec == NATIVE:
+            asked = WhatIf(spec=WINDOWED, options=own, key="cache.sliding_window")
+            return asked if window else None
+        # Of the shipped choices one takes its window from the cache section: its YAML says so.
+        if own.items() <= attention.options.items() and window is None:
             raise ConfigError(
                 Problem(
                     "cache.sliding_window",
-                    "a window in tokens, since attention=sliding",
+                    f"a window in tokens, since attention={attention.spec}",
                     "null",
                     "set cache.sliding_window=4096",
                 )
             )
-        if attention.spec != "sliding" and window is not None:
+        if window is not None and not own.items() <= attention.options.items():
             raise ConfigError(
                 Problem(
                     "cache.sliding_window",
@@ -279,7 +281,7 @@ class _Resolution:
             self.notes.append(
                 Note(
                     text=f"the window of {cache.sliding_window:,} tokens covers the whole context "
-                    f"of {model.context_length:,}: full attention holds one block less",
+                    f"of {model.context_length:,}: it frees nothing",
                     knob="cache.sliding_window",
                     is_warning=True,
                 )

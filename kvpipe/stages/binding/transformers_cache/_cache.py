@@ -10,8 +10,8 @@ import numpy as np
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.models.probe.releases import cache_keyword
 from kvpipe.stages.binding.transformers_cache._store import PagedStore
-from kvpipe.stages.binding.transformers_cache.versions import cache_keyword
 
 
 class PagedCache(Cache):  # type: ignore[misc]

@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.models.probe.as_transformers import cache_layers
+from kvpipe.models.probe.needs import LayerNeeds
+from kvpipe.models.probe.releases import cache_keyword
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.binding.transformers_cache.needs import LayerNeeds
-from kvpipe.stages.binding.transformers_cache.specs import cache_layers
-from kvpipe.stages.binding.transformers_cache.versions import cache_keyword
+from kvpipe.stages.binding.transformers_cache.bound import bind_needs
+from kvpipe.stages.binding.transformers_cache.match import PlannedCache
 from kvpipe.stages.grouping.planning import plan
 
 PROMPTS = (5, 3)  # tokens of the two rows; blocks of 4, so that a row has several
 BLOCK_SIZE = 4
+
+
+def choose_mode(model: Any, needs: Sequence[LayerNeeds], asked: str) -> tuple[str, str]:
+    """(gather or direct, why not direct); ConfigError where direct is asked for and cannot be."""
+    if asked == "gather":
+        return asked, ""
+    reason = direct_problem(model, needs)
+    if reason and asked == "direct":
+        raise ConfigError(
+            Problem("mode", "a model whose attention can read pages", reason, "mode=gather")
+        )
+    return ("gather" if reason else "direct"), reason
 
 
 def direct_problem(model: Any, needs: Sequence[LayerNeeds]) -> str:
@@ -40,9 +55,6 @@ def direct_problem(model: Any, needs: Sequence[LayerNeeds]) -> str:
 def _outputs(model: Any, needs: Sequence[LayerNeeds], mode: str) -> list[Any]:
     """Outputs of the real tokens of both passes."""
     import torch
-
-    from kvpipe.stages.binding.transformers_cache.bind import bind_needs
-    from kvpipe.stages.binding.transformers_cache.match import PlannedCache
 
     layers = cache_layers(needs, BLOCK_SIZE)
     limits = RequestLimits(max_model_len=16, max_num_batched_tokens=16, max_encoder_tokens=4)

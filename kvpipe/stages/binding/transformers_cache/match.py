@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.stages.binding.transformers_cache.needs import KVNeed, LayerNeeds
+from kvpipe.models.probe.as_transformers import unbindable
+from kvpipe.models.probe.needs import KVNeed, LayerNeeds
+from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
 
 ROLES = ("attention", "cross", "state")
 
@@ -86,6 +87,7 @@ def _name(planned: dict[tuple[int, str], tuple[str, KVCacheSpec]], index: int, r
 # --- disagreements -----------------------------------------------------------------------------
 def disagreements(needs: Sequence[LayerNeeds], cache: PlannedCache) -> Iterator[Problem]:
     """What the model keeps and the plan does not hold, layer by layer."""
+    yield from unbindable(needs)
     planned = planned_specs(cache)
     for need in needs:
         wanted = {"attention": need.attention, "cross": need.cross, "state": need.states or None}
@@ -137,8 +139,10 @@ def too_short(
             first = max(0, computed - need.window + 1)
         if need.chunked and need.window is not None:
             first = computed // need.window * need.window
-        held = spec.resident(computed, 1, limits)
-        if held.start * spec.block_size > first:
-            reach = computed - held.start * spec.block_size + 1
+        held = held_at(spec, computed, 1, limits)
+        # A query reads an unbroken run of tokens, up to itself.
+        start = held[-1].start * spec.block_size if held else computed + 1
+        if start > first:
+            reach = computed - start + 1
             return f"the last {computed - first + 1} tokens", f"the last {reach}"
     return None

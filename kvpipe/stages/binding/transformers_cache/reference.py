@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.stages.binding.transformers_cache.needs import LayerNeeds, dtype_name
-from kvpipe.stages.binding.transformers_cache.versions import cache_keyword
+from kvpipe.models.probe.needs import LayerNeeds, dtype_name
+from kvpipe.models.probe.releases import cache_keyword
 
 TINY_PARAMETERS = 5_000_000
 MAX_ENCODER_TOKENS = 24  # of the encoder-decoders that take token ids
@@ -70,7 +70,7 @@ def random_model(config: Any, dtype: str, seed: int, weight_scale: float) -> Any
     context, and a broken cache would not show."""
     import torch
 
-    from kvpipe.stages.binding.transformers_cache.needs import model_class
+    from kvpipe.models.probe.build import model_class
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -87,7 +87,7 @@ def random_model(config: Any, dtype: str, seed: int, weight_scale: float) -> Any
 
 def parameter_count(config: Any) -> int:
     """Of the model of a config, built on the meta device."""
-    from kvpipe.stages.binding.transformers_cache.needs import skeleton
+    from kvpipe.models.probe.build import skeleton
 
     return sum(parameter.numel() for parameter in skeleton(config).parameters())
 

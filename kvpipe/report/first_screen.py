@@ -1,0 +1,150 @@
+"""ReportInput -> what a person wants first, in at most 16 lines: does it fit, for how many, what
+limits it, where the card's memory goes, what to change, what to paste. `report=full` has the rest.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from kvpipe.cache.plan import Capacity, Plan
+from kvpipe.notes import Note
+from kvpipe.report.derived_notes import all_notes
+from kvpipe.report.run_input import ReportInput
+from kvpipe.report.verdict import verdict_of
+from kvpipe.stages.profiling.base import RankMemory
+from kvpipe.text.figures import count, size
+from kvpipe.text.lines import Line
+
+MOST_LINES = 16  # with the folder and the verdict below, which the report adds
+_BELOW = 2
+_LABEL = 9  # columns
+_BAR_WIDTH = 60
+_MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
+VERDICT_STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": ""}
+# What is cut to one line, and then left out, when the screen is too small: the least needed first.
+_CUT = ("legend", "proof", "model", "limit", "plan", "warning", "users", "change")
+
+
+def first_screen(report: ReportInput, width: int) -> list[Line]:
+    """Lines of at most `width` columns."""
+    head, plan, verdict = report.headline, report.plan, verdict_of(report)
+    blocks = {"verdict": [Line(verdict.short, VERDICT_STYLES[verdict.word])]}
+    blocks["plan"] = _labelled("plan", verdict.figures, width)
+    blocks["model"] = _labelled("model", f"{head.model}, engine {head.engine}", width)
+    if plan.capacity is not None:
+        blocks["users"] = _labelled("users", _users(report, plan.capacity), width)
+        blocks["limit"] = _labelled("limit", _limit(report, plan.capacity), width)
+        blocks |= _card(report.profile.ranks[0], plan, width)
+    blocks |= _notes(all_notes(report), width)
+    if not report.verify.reason:
+        proof = report.verify
+        words = (
+            f"{count(proof.layers, 'layer')} written and read back: {proof.mismatches:,} mismatches"
+        )
+        blocks["proof"] = _labelled("proof", proof.summary or words, width, most=1)
+    if report.serve:
+        blocks["serve"] = [Line("serve"), *_shell(report.serve, width - 2)]
+    return _fitted(blocks, width)
+
+
+def _fitted(blocks: dict[str, list[Line]], width: int) -> list[Line]:
+    """All blocks, the less needed cut so that they fill no more than the screen."""
+
+    def length() -> int:
+        return sum(map(len, blocks.values())) + _BELOW
+
+    for name in _CUT:
+        if length() > MOST_LINES and len(blocks.get(name, ())) > 1:
+            first = blocks[name][0]
+            blocks[name] = [Line(f"{first.text[: width - 4]} ...", first.style)]
+    for name in _CUT:
+        if length() > MOST_LINES:
+            blocks.pop(name, None)
+    return [line for block in blocks.values() for line in block]
+
+
+def _users(report: ReportInput, capacity: Capacity) -> str:
+    """Requests of the planned length, by memory and by the scheduler."""
+    running, peak, steady = (
+        capacity.requests_running,
+        capacity.requests_at_peak,
+        capacity.requests_steady,
+    )
+    words = f"{running:,} of {capacity.request_len:,} tokens each"
+    if peak != steady:
+        words += f", one of them reading its prompt ({peak:,} if all do, {steady:,} if none)"
+    if report.max_num_seqs is not None and running > report.max_num_seqs:
+        return f"{report.max_num_seqs:,} by scheduler.max_num_seqs; by memory {words}"
+    return words
+
+
+def _limit(report: ReportInput, capacity: Capacity) -> str:
+    seqs = report.max_num_seqs
+    if seqs is not None and capacity.requests_running > seqs:
+        return f"scheduler.max_num_seqs={seqs:,}; memory would hold more"
+    cache = min((rank.available_kv for rank in report.profile.ranks), key=lambda i: i.num_bytes)
+    words = f"memory: {size(cache.num_bytes)} for the cache, {cache.how}"
+    if cache.low_bytes is not None and cache.high_bytes is not None:
+        words += f" ({size(cache.low_bytes)} to {size(cache.high_bytes)})"
+    words += f"; a request holds {size(capacity.steady_bytes)}"
+    if capacity.peak_bytes != capacity.steady_bytes:
+        words += f", {size(capacity.peak_bytes)} at its peak"
+    return words
+
+
+def _card(rank: RankMemory, plan: Plan, width: int) -> dict[str, list[Line]]:
+    """The device's memory to scale, in characters, and what each stands for."""
+    total, pool = rank.total.num_bytes, plan.ranks[0].config.size_bytes
+    parts = [(item.name, item.num_bytes) for item in rank.charged if item.num_bytes]
+    parts.append(("KV cache", pool))
+    parts.append(("free", max(0, total - sum(num for _, num in parts))))
+    marks = [_MARKS.get(name, name[0].upper()) for name, _ in parts]
+    cells = _cells([num for _, num in parts], min(_BAR_WIDTH, width - _LABEL - 2))
+    bar = "".join(mark * n for mark, n in zip(marks, cells, strict=True))
+    named = [f"{mark} {name} {size(n)}" for mark, (name, n) in zip(marks, parts, strict=True)]
+    legend = _labelled("", f"{', '.join(named)} of {size(total)}", width)
+    return {"card": [Line(f"{'card':<{_LABEL}}[{bar}]")], "legend": legend}
+
+
+def _cells(parts: list[int], columns: int) -> list[int]:
+    """Columns in proportion, by the ends of the running sum, so that they add up to all of them."""
+    total, ends, at = max(1, sum(parts)), [], 0
+    for part in parts:
+        at += part
+        ends.append(round(columns * at / total))
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _notes(notes: tuple[Note, ...], width: int) -> dict[str, list[Line]]:
+    """The first warning, what would change it, and how many notes more there are."""
+    warning = next((note for note in notes if note.is_warning), None)
+    blocks: dict[str, list[Line]] = {}
+    if warning is not None:
+        blocks["warning"] = _labelled("warning", warning.text, width, "warning", most=2)
+        blocks["change"] = _labelled("change", warning.knob, width, "warning", most=2)
+    if more := len(notes) - (warning is not None):
+        blocks["notes"] = [Line(f"{'':<{_LABEL}}{count(more, 'more note')}: report=full", "faint")]
+    return blocks
+
+
+def _labelled(label: str, text: str, width: int, style: str = "", most: int = 9) -> list[Line]:
+    """A label and its text beside it, in at most so many lines; what is cut off says so."""
+    parts = textwrap.wrap(text, width - _LABEL, break_long_words=False, break_on_hyphens=False)
+    lines = [f"{label if not n else '':<{_LABEL}}{part}" for n, part in enumerate(parts)]
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"{lines[most - 1][: width - 4]} ..."]
+    return [Line(line, style) for line in lines]
+
+
+def _shell(command: str, width: int) -> Iterator[Line]:
+    """A command over several lines that a shell reads as one: flags stay beside their values."""
+    words = command.replace(" --", "\n--").split("\n")
+    lines = [f"  {words[0]}"]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) > width:
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}"
+    yield from (Line(f"{line} \\") for line in lines[:-1])
+    yield Line(lines[-1])

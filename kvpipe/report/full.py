@@ -1,0 +1,29 @@
+"""The whole report for a person: every figure, with where it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.report.base import Answer, Report
+from kvpipe.report.text import write_lines
+from kvpipe.text.width import terminal_width
+
+
+class FullReport(Report):
+    class Options(BaseModel):
+        model_config = ConfigDict(frozen=True, extra="forbid")
+        name: str
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def render(
+        self, answer: Answer, job: str | None, stream: TextIO, folder: Path | None = None
+    ) -> None:
+        write_lines(answer.lines(terminal_width()), stream)
+
+
+PLUGIN = FullReport

@@ -1,0 +1,63 @@
+"""ReportInput -> fits, may not fit, does not fit: one word, and one sentence with its figures.
+
+"May not fit" is said where the memory is an estimate whose range straddles what one request needs:
+the engine may start and may not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpipe.report.run_input import ReportInput
+from kvpipe.text.figures import size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """word: fits | may not fit | does not fit | "" (there is nothing to store). short: the answer,
+    at most 80 columns; it also stands last on the screen. figures: what it is about."""
+
+    word: str
+    short: str
+    figures: str = ""
+
+
+def verdict_of(report: ReportInput) -> Verdict:
+    plan = report.plan
+    if plan.capacity is None:
+        return Verdict(word="", short="Nothing to store: no layer of this model keeps a cache.")
+    word, short = _answer(report)
+    ranks = f" on each of {len(plan.ranks)} ranks" if len(plan.ranks) > 1 else ""
+    pool = size(max(rank.config.size_bytes for rank in plan.ranks))
+    figures = f"{plan.num_blocks:,} blocks, {pool}{ranks}"
+    if plan.requested_len > plan.limits.max_model_len:
+        figures += f"; max_model_len lowered from {plan.requested_len:,}"
+    return Verdict(word=word, short=f"{short} on {report.headline.device}", figures=figures)
+
+
+def _answer(report: ReportInput) -> tuple[str, str]:
+    plan, length = report.plan, f"{report.plan.limits.max_model_len:,} tokens"
+    assert plan.capacity is not None
+    if plan.capacity.requests_at_peak == 0:
+        return "does not fit", f"DOES NOT FIT: no request of {length}"
+    if over := max(account.overcommitted_bytes for account in report.accounts):
+        return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
+    if short := _shortfall(report):
+        return "may not fit", f"MAY NOT FIT: at worst {size(short)} are missing for {length}"
+    if report.weights_left_out:
+        total = report.profile.ranks[0].total.num_bytes
+        if report.weights_left_out > total:
+            weights = size(report.weights_left_out)
+            return "may not fit", f"ONLY THE CACHE FITS, not {weights} of weights: {length}"
+        return "fits", f"THE CACHE FITS, weights not counted: {length}"
+    return "fits", f"IT FITS: {length}"
+
+
+def _shortfall(report: ReportInput) -> int:
+    """Bytes that one request of the planned length lacks at the low end of the memory's range."""
+    short = 0
+    for rank, memory in zip(report.plan.ranks, report.profile.ranks, strict=True):
+        low = memory.available_kv.low_bytes
+        if low is not None:
+            short = max(short, rank.required_bytes - low)
+    return short

@@ -1,0 +1,79 @@
+"""What people call a model or a device -> the name of its option file in conf/.
+
+An option file is known by its own name, by the Hub name in it (`name:`), and by what a line
+`# also: h100, h100-sxm` in its head comment says. Spelling is forgiven (case, dashes, dots);
+nothing is guessed: a name that fits two files is refused with both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.request.confdir import CONF_DIR
+
+_NAME = re.compile(r"^name: *(\S+)", re.MULTILINE)
+_ALSO = re.compile(r"^# also: *(.+)", re.MULTILINE)
+# Versions of one model that differ in their weights' values only, not in what they keep.
+_SAME_CACHE = re.compile(r"[-_](instruct|it|pt|base|hf)$", re.IGNORECASE)
+_MAKERS = re.compile(r"^(nvidia|amd|geforce|tesla|instinct|rtx)[-_ ]*", re.IGNORECASE)
+_HEAD = 1000  # characters: the comment and the first keys
+
+
+def option_named(group: str, said: str) -> str | None:
+    """The option file of `group` that `said` means, or None. ConfigError where two do."""
+    if (CONF_DIR / group / f"{said}.yaml").is_file():
+        return said
+    wanted = _spelling(said)
+    if not wanted:
+        return None
+    found = [path.stem for path in _files(group) if wanted in _spellings(path)]
+    if len(found) > 1:
+        raise ConfigError(Problem(group, "a name that is one", f"'{said}'", f"valid: {_or(found)}"))
+    return found[0] if found else None
+
+
+def hub_name_is_shipped(said: str) -> str | None:
+    """The model preset of exactly this Hub name (`org/name`)."""
+    for path in _files("model"):
+        match = _NAME.search(_head(path))
+        if match and match[1].casefold() == said.casefold():
+            return path.stem
+    return None
+
+
+def _files(group: str) -> list[Path]:
+    return sorted((CONF_DIR / group).glob("*.yaml"))
+
+
+def _head(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.read(_HEAD)
+
+
+def _spellings(path: Path) -> Iterator[str]:
+    head = _head(path)
+    yield _spelling(path.stem)
+    if match := _NAME.search(head):
+        name = match[1].rpartition("/")[2]
+        yield from {_spelling(name), _spelling(_SAME_CACHE.sub("", name))}
+    if match := _ALSO.search(head):
+        yield from map(_spelling, match[1].split(","))
+
+
+def _spelling(name: str) -> str:
+    """Without case, maker, separators and a memory's unit: `A100-40GB`, `a100_40` -> `a10040`.
+
+    A separator between a letter and a digit counts: `llama-3-70b` is not `llama3_70b`, which are
+    two models.
+    """
+    plain = _MAKERS.sub("", _SAME_CACHE.sub("", name.strip().casefold()))
+    plain = re.sub(r"(?<=\d)gb$", "", plain)
+    plain = re.sub(r"(?<=[a-z])[-_. ](?=\d)", "+", plain)
+    return re.sub(r"[-_. ]", "", plain)
+
+
+def _or(names: list[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,124 @@
+"""What is written down while a trace runs: blocks in use, and the closed form beside them.
+
+At every step   entries = table entries of all requests (a shared block counts for each)
+                in_use  = blocks of the pool with an owner
+                steady  = sum over requests and groups of steady_blocks(its tokens), exact
+                linear  = sum over requests of bytes_fixed + bytes_per_token * tokens, in blocks
+so that in_use - linear = (in_use - entries) + (entries - steady) + (steady - linear): what sharing
+saves, what prefill in flight and what waits to be freed takes, and how loose the line is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kvpipe.blocks import BlockManager
+from kvpipe.cache.plan import Capacity
+from kvpipe.simulation.traffic import Traffic
+
+MAX_POINTS = 2000  # of the plot; steps in between are summed up by their maximum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Blocks in use minus Capacity's closed form at one step, and the three parts it is made of.
+    linear_blocks: the closed form at that step."""
+
+    time_s: float
+    running: int
+    in_use: int
+    linear_blocks: float
+    shared: int
+    in_flight: int
+    looseness: float
+
+    @property
+    def blocks(self) -> float:
+        return self.in_use - self.linear_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The most of each count between the point before and time_s."""
+
+    time_s: float
+    in_use: int
+    cached_free: int
+    running: int
+    waiting: int
+
+
+@dataclass
+class Ledger:
+    """gap_every: steps between two measurements of the gap (a new peak of use is always one)."""
+
+    manager: BlockManager
+    capacity: Capacity | None
+    gap_every: int = 16
+    points: list[Point] = field(default_factory=list)
+    largest_gap: Gap | None = None
+    peak_running: int = 0
+    peak_in_use: int = 0
+    busy_s: float = 0.0
+    request_seconds: float = 0.0
+    steps: int = 0
+    _stride: int = 1
+    _merged: int = 0
+
+    def note(self, time_s: float, step_s: float, running: list[Traffic], waiting: int) -> None:
+        """After a step that began at time_s and took step_s."""
+        pool = self.manager.pool
+        in_use = pool.num_blocks - 1 - pool.num_free
+        self.steps += 1
+        self.busy_s += step_s
+        self.request_seconds += step_s * len(running)
+        self.peak_running = max(self.peak_running, len(running))
+        if in_use > self.peak_in_use or self.steps % self.gap_every == 0:
+            self._note_gap(time_s, in_use, running)
+        self.peak_in_use = max(self.peak_in_use, in_use)
+        self._note_point(Point(time_s, in_use, pool.num_cached_free, len(running), waiting))
+
+    def _note_gap(self, time_s: float, in_use: int, running: list[Traffic]) -> None:
+        if self.capacity is None:
+            return
+        width = self.manager.config.bytes_per_block
+        stored = [item.stored for item in running if item.stored]
+        fixed, slope = self.capacity.bytes_fixed / width, self.capacity.bytes_per_token / width
+        linear = sum(fixed + slope * tokens for tokens in stored)
+        if self.largest_gap and abs(in_use - linear) <= abs(self.largest_gap.blocks):
+            return
+        steady = sum(
+            table.spec.steady_blocks(tokens, self.manager.limits)
+            for table in self.manager.tables
+            for tokens in stored
+        )
+        entries = sum(self._entries(item.number) for item in running)
+        self.largest_gap = Gap(
+            time_s=time_s,
+            running=len(running),
+            in_use=in_use,
+            linear_blocks=linear,
+            shared=entries - in_use,
+            in_flight=entries - steady,
+            looseness=linear - steady,
+        )
+
+    def _entries(self, number: int) -> int:
+        groups: Iterable[int] = range(len(self.manager.tables))
+        return sum(len(self.manager.block_ids(number, group)) for group in groups)
+
+    def _note_point(self, point: Point) -> None:
+        if self._merged:
+            last = self.points.pop()
+            point = Point(point.time_s, *map(max, _counts(last), _counts(point)))
+        self.points.append(point)
+        self._merged = (self._merged + 1) % self._stride
+        if len(self.points) > MAX_POINTS and not self._merged:
+            pairs = zip(self.points[::2], self.points[1::2], strict=False)
+            self.points = [Point(b.time_s, *map(max, _counts(a), _counts(b))) for a, b in pairs]
+            self._stride *= 2
+
+
+def _counts(point: Point) -> tuple[int, int, int, int]:
+    return point.in_use, point.cached_free, point.running, point.waiting

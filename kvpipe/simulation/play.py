@@ -1,0 +1,135 @@
+"""The `trace` section of a request, and a plan -> ReplayResult."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvpipe.blocks import BlockManager
+from kvpipe.cache.plan import Plan
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.registry import Registry
+from kvpipe.request.schema import check_section, shown
+from kvpipe.simulation.ledger import Ledger
+from kvpipe.simulation.result import ReplayResult
+from kvpipe.simulation.serving import Counts, Serving
+from kvpipe.simulation.traces.base import Trace, TraceOptions, TraceRequest
+from kvpipe.simulation.traffic import Traffic
+from kvpipe.text.figures import count
+
+TRACES: Registry[type[Trace]] = Registry("trace.name", "kvpipe.simulation.traces", "kvpipe.traces")
+
+MOST_BLOCKS = 2**31  # block ids have 32 bits
+
+
+def read_trace(section: Mapping[str, Any]) -> Trace:
+    """The trace that a `trace` section asks for, its options checked; ConfigError otherwise."""
+    name = section.get("name", "none") if isinstance(section, Mapping) else section
+    if not isinstance(name, str) or name == "none":
+        raise ConfigError(
+            Problem(
+                "trace",
+                "requests to replay",
+                "none" if name == "none" else shown(name),
+                "choose trace=azure_code_sample, mooncake_sample, synthetic, or azure, mooncake "
+                "or vidur with trace.path=FILE",
+            )
+        )
+    plugin = TRACES.get(name)
+    options, problems = check_section("trace", plugin.Options, section)
+    if problems or options is None:
+        raise ConfigError(problems)
+    return plugin(options)
+
+
+def run(
+    section: Mapping[str, Any],
+    plan: Plan,
+    *,
+    max_num_seqs: int = 256,
+    prefix_caching: bool = False,
+) -> ReplayResult:
+    """Read the trace of a `trace` section and replay it on rank 0 of a plan."""
+    trace = read_trace(section)
+    return replay(
+        trace.requests(),
+        plan,
+        trace.options,
+        max_num_seqs=max_num_seqs,
+        prefix_caching=prefix_caching,
+    )
+
+
+def replay(
+    requests: Sequence[TraceRequest],
+    plan: Plan,
+    options: TraceOptions,
+    *,
+    max_num_seqs: int = 256,
+    prefix_caching: bool = False,
+) -> ReplayResult:
+    """Serve the requests, in order of arrival, with at most max_num_seqs together."""
+    manager = _manager(plan, min(max_num_seqs, len(requests)), prefix_caching)
+    counts = Counts()
+    arrivals = _admissible(requests, plan.limits.max_model_len, counts)
+    ledger = Ledger(manager, plan.capacity)
+    serving = Serving(manager, options, max_num_seqs, ledger, counts=counts)
+    serving.serve(arrivals)
+    busy = ledger.busy_s or 1.0
+    return ReplayResult(
+        trace=options.name,
+        requests=len(requests),
+        counts=counts,
+        simulated_s=serving.now,
+        busy_s=ledger.busy_s,
+        steps=ledger.steps,
+        max_running=ledger.peak_running,
+        mean_running=ledger.request_seconds / busy,
+        peak_in_use=ledger.peak_in_use,
+        usable_blocks=manager.pool.num_blocks - 1,
+        bytes_per_block=manager.config.bytes_per_block,
+        prefix_caching=manager.prefix_caching,
+        pool=manager.pool.stats(),
+        ran_dry=serving.ran_dry,
+        largest_gap=ledger.largest_gap,
+        requests_steady=plan.capacity.requests_steady if plan.capacity else None,
+        request_len=plan.limits.max_model_len,
+        points=tuple(ledger.points),
+    )
+
+
+def _manager(plan: Plan, max_num_seqs: int, prefix_caching: bool) -> BlockManager:
+    """ConfigError where the blocks' own tables are too large for this machine."""
+    try:
+        if plan.num_blocks >= MOST_BLOCKS:
+            raise MemoryError
+        # One table more than requests, for the one that is looked at before it is admitted.
+        return BlockManager.from_plan(
+            plan, max_num_requests=max_num_seqs + 1, prefix_caching=prefix_caching
+        )
+    except MemoryError as error:
+        raise ConfigError(
+            Problem(
+                "command",
+                "a pool that can be replayed here",
+                count(plan.num_blocks, "block"),
+                "lower cache.kv_cache_memory_bytes, or raise cache.block_size",
+            )
+        ) from error
+
+
+def _admissible(
+    requests: Sequence[TraceRequest], max_model_len: int, counts: Counts
+) -> list[Traffic]:
+    """Requests whose prompt leaves room for an output token; outputs are cut at max_model_len."""
+    arrivals = []
+    for number, request in enumerate(requests):
+        if request.prompt_tokens < 1 or request.prompt_tokens > max_model_len - 1:
+            counts.too_long += 1
+            continue
+        wanted = request.prompt_tokens + max(1, request.output_tokens) - 1
+        counts.cut_short += wanted > max_model_len - 1
+        arrivals.append(
+            Traffic(number, request, min(wanted, max_model_len - 1), request.prompt_tokens)
+        )
+    return arrivals

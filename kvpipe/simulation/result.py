@@ -1,0 +1,57 @@
+"""What a replay found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kvpipe.blocks import PoolStats
+from kvpipe.simulation.ledger import Gap, Point
+from kvpipe.simulation.serving import Counts, RanDry
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayResult:
+    """requests: of the trace; counts say what became of them. mean_running: over the time in which
+    the engine was busy. pool: block counts at the end, with totals. requests_steady:
+    how many requests of request_len tokens Capacity's closed form allows."""
+
+    trace: str
+    requests: int
+    counts: Counts
+    simulated_s: float
+    busy_s: float
+    steps: int
+    max_running: int
+    mean_running: float
+    peak_in_use: int
+    usable_blocks: int
+    bytes_per_block: int
+    prefix_caching: bool
+    pool: PoolStats
+    ran_dry: RanDry | None
+    largest_gap: Gap | None
+    requests_steady: int | None
+    request_len: int
+    points: tuple[Point, ...]
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of prompt tokens that were cached."""
+        return self.counts.hit_tokens / max(1, self.counts.prompt_tokens)
+
+    @property
+    def prefix_block_hit_rate(self) -> float | None:
+        """Share of the trace's own prefix blocks that were cached; None where it has none."""
+        blocks = self.counts.prefix_blocks
+        return self.counts.hit_prefix_blocks / blocks if blocks else None
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Plain values, for `report=json`; the points of the plot are left out."""
+        plain = asdict(self)
+        del plain["points"]
+        return plain | {
+            "hit_rate": self.hit_rate,
+            "prefix_block_hit_rate": self.prefix_block_hit_rate,
+        }

@@ -1,0 +1,200 @@
+"""A simulated engine: continuous batching over the block manager, one step at a time.
+
+A step gives every decoding request a token, then the rest of max_num_batched_tokens to prompts,
+oldest first. When the pool runs dry the youngest request is preempted: its blocks are freed and it
+waits again, at the front, to be computed anew. Time is counted, not measured.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from kvpipe.blocks import BlockManager, OutOfBlocks
+from kvpipe.simulation.ledger import Ledger
+from kvpipe.simulation.traces.base import TraceOptions
+from kvpipe.simulation.traffic import Traffic, own_token
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanDry:
+    """The first time that the pool could not serve a step. token: how many tokens had been stored
+    since the start, recomputed ones included; held: tokens stored at that moment."""
+
+    token: int
+    held: int
+    time_s: float
+    running: int
+    reason: str
+
+
+@dataclass
+class Counts:
+    """Requests, and tokens of prompts, by what became of them."""
+
+    finished: int = 0
+    too_long: int = 0
+    never_fit: int = 0
+    cut_short: int = 0
+    preemptions: int = 0
+    stored_tokens: int = 0
+    prompt_tokens: int = 0
+    hit_tokens: int = 0
+    prefix_blocks: int = 0
+    hit_prefix_blocks: int = 0
+
+
+@dataclass
+class Serving:
+    manager: BlockManager
+    options: TraceOptions
+    max_num_seqs: int
+    ledger: Ledger
+    waiting: deque[Traffic] = field(default_factory=deque)
+    running: list[Traffic] = field(default_factory=list)  # oldest first
+    counts: Counts = field(default_factory=Counts)
+    ran_dry: RanDry | None = None
+    now: float = 0.0
+    _admission_blocked: bool = False
+
+    def serve(self, arrivals: list[Traffic]) -> None:
+        """Until every request is finished or turned away. arrivals: in order of arrival."""
+        coming = deque(arrivals)
+        while coming or self.waiting or self.running:
+            while coming and self._arrival(coming[0]) <= self.now:
+                self.waiting.append(coming.popleft())
+            if not self.waiting and not self.running:
+                self.now = self._arrival(coming[0])
+                continue
+            self._step()
+
+    def _arrival(self, item: Traffic) -> float:
+        if self.options.arrivals == "at_once":
+            return 0.0
+        return item.request.arrival_s / self.options.arrival_rate_scale
+
+    def _step(self) -> None:
+        self.manager.begin_step()
+        budget = self.manager.limits.max_num_batched_tokens
+        tokens = self._decode(budget)
+        tokens += self._prefill(budget - tokens)
+        tokens += self._admit(budget - tokens)
+        if not tokens:
+            self._unblock()
+        step = self.options.step_seconds + tokens / self.options.prefill_tokens_per_second
+        self.ledger.note(self.now, step, self.running, len(self.waiting))
+        self.now += step
+        self._finish()
+
+    # --- the three kinds of work -------------------------------------------------------------
+    def _decode(self, budget: int) -> int:
+        """One token for each decoding request, as many as the budget allows."""
+        while batch := [item for item in self.running if item.decoding][:budget]:
+            names = [item.number for item in batch]
+            try:
+                self.manager.append(names, [own_token(number) for number in names])
+            except OutOfBlocks as error:
+                self._note_dry(error)
+                self._preempt()
+                continue
+            for item in batch:
+                item.stored += 1
+                item.done += 1
+            self.counts.stored_tokens += len(batch)
+            return len(batch)
+        return 0
+
+    def _prefill(self, budget: int) -> int:
+        """The next chunk of prompts that are partly stored."""
+        used = 0
+        for item in [i for i in self.running if not i.decoding and i.stored < i.done]:
+            used += self._chunk(item, budget - used)
+        return used
+
+    def _admit(self, budget: int) -> int:
+        """Waiting requests in order, until one does not fit."""
+        used = 0
+        while self.waiting and used < budget and not self._admission_blocked:
+            if len(self.running) >= self.max_num_seqs:
+                break
+            item = self.waiting[0]
+            hit = self.manager.add_request(item.number, item.tokens())
+            item.stored = hit
+            got = self._chunk(item, budget - used)
+            if not got:
+                self.manager.free(item.number)
+                item.stored = 0
+                self._admission_blocked = True
+                break
+            self.waiting.popleft()
+            self.running.append(item)
+            self._count_hit(item, hit)
+            used += got
+        return used
+
+    def _chunk(self, item: Traffic, budget: int) -> int:
+        """Store up to budget tokens of what is known of the request; 0 if the pool has no room."""
+        new = min(budget, item.done - item.stored)
+        if new < 1:
+            return 0
+        try:
+            self.manager.allocate(item.number, new)
+        except OutOfBlocks as error:
+            self._note_dry(error)
+            return 0
+        item.stored += new
+        self.counts.stored_tokens += new
+        return new
+
+    # --- making room ------------------------------------------------------------------------
+    def _preempt(self) -> None:
+        """The youngest request gives its blocks back and waits again."""
+        item = self.running.pop()
+        self.manager.free(item.number)
+        item.stored = 0
+        item.preempted += 1
+        self.counts.preemptions += 1
+        self.waiting.appendleft(item)
+        self._admission_blocked = False
+
+    def _unblock(self) -> None:
+        """A step in which nothing moved: preempt, or turn away what does not fit even alone."""
+        if len(self.running) > 1:
+            self._preempt()
+            return
+        item = self.running.pop() if self.running else self.waiting.popleft()
+        if item.number in self.manager.live_requests:
+            self.manager.free(item.number)
+        self.counts.never_fit += 1
+        self._admission_blocked = False
+
+    def _finish(self) -> None:
+        over = [item for item in self.running if item.stored >= item.target]
+        for item in over:
+            self.manager.free(item.number)
+            self.counts.finished += 1
+            self._admission_blocked = False
+        if over:
+            self.running = [item for item in self.running if item.stored < item.target]
+
+    # --- notes ------------------------------------------------------------------------------
+    def _note_dry(self, error: OutOfBlocks) -> None:
+        if self.ran_dry is None:
+            self.ran_dry = RanDry(
+                token=self.counts.stored_tokens,
+                held=sum(item.stored for item in self.running),
+                time_s=self.now,
+                running=len(self.running),
+                reason=str(error).partition(";")[0],
+            )
+
+    def _count_hit(self, item: Traffic, hit: int) -> None:
+        if item.preempted:
+            return  # its own blocks, most likely: no reuse between requests
+        request, counts = item.request, self.counts
+        counts.prompt_tokens += request.prompt_tokens
+        counts.hit_tokens += hit
+        # A prefix block that no whole number of cache blocks makes up cannot be counted as cached.
+        if request.prefix_ids and request.prefix_block % self.manager.granule == 0:
+            counts.prefix_blocks += len(request.prefix_ids)
+            counts.hit_prefix_blocks += hit // request.prefix_block

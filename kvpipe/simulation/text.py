@@ -1,0 +1,138 @@
+"""A replay as lines for a terminal. Figures say what they count; blocks are of the whole pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvpipe.simulation.result import ReplayResult
+from kvpipe.text.figures import count
+from kvpipe.text.lines import wrap
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_WIDTH = 60
+_LABEL = 12  # columns
+
+
+def render(result: ReplayResult, heading: str = "", width: int = 80) -> str:
+    """Plain text: a labelled fact each, on lines of at most `width` columns. heading: what was
+    replayed on what."""
+    lines: list[str] = []
+    for label, fact in _facts(result, heading):
+        if label == "over time":  # spaces are bars of no height: not to be wrapped
+            lines.append(label.ljust(_LABEL) + fact)
+            continue
+        hanging = [line.text for line in wrap(fact, width, "title", indent=" " * _LABEL)]
+        lines += [label.ljust(_LABEL) + hanging[0][_LABEL:], *hanging[1:]]
+    return "\n".join(lines)
+
+
+def _facts(result: ReplayResult, heading: str) -> Iterator[tuple[str, str]]:
+    """(label, fact); a fact without a label belongs to the one before."""
+    if heading:
+        yield "replay", heading
+    yield "requests", _requests(result)
+    yield (
+        "together",
+        f"at most {result.max_running:,}, {result.mean_running:.1f} on average over "
+        f"{result.busy_s:,.1f} s of work in {count(result.steps, 'step')} (simulated)",
+    )
+    if result.requests_steady is not None:
+        held = count(result.requests_steady, "request")
+        yield "", f"capacity's closed form: {held} of {count(result.request_len, 'token')}"
+    yield (
+        "blocks",
+        f"at most {result.peak_in_use:,} of {result.usable_blocks:,} in use "
+        f"({_percent(result.peak_in_use, result.usable_blocks)}, "
+        f"{_gib(result.peak_in_use * result.bytes_per_block)})",
+    )
+    if result.points:
+        yield "over time", _sparkline(result)
+    yield "pool", _pool(result)
+    yield "prefix", _hits(result)
+    yield "ran dry", _dry(result)
+    yield from _gap(result)
+
+
+def _requests(result: ReplayResult) -> str:
+    counts = result.counts
+    parts = [f"{result.requests:,} in {result.trace}", f"{counts.finished:,} finished"]
+    if counts.too_long:
+        parts.append(f"{counts.too_long:,} longer than max_model_len {result.request_len:,}")
+    if counts.never_fit:
+        parts.append(f"{counts.never_fit:,} too large for the pool")
+    if counts.cut_short:
+        parts.append(f"{counts.cut_short:,} cut at max_model_len")
+    parts.append(count(counts.preemptions, "preemption"))
+    return ", ".join(parts)
+
+
+def _pool(result: ReplayResult) -> str:
+    pool = result.pool
+    return (
+        f"{count(pool.allocated, 'block')} allocated, {pool.shared:,} shared, "
+        f"{pool.evicted:,} evicted, {pool.freed:,} freed"
+    )
+
+
+def _hits(result: ReplayResult) -> str:
+    if not result.prefix_caching:
+        return "not cached (cache.enable_prefix_caching, or a group that cannot)"
+    counts = result.counts
+    line = (
+        f"{counts.hit_tokens:,} of {count(counts.prompt_tokens, 'prompt token')} cached "
+        f"({100 * result.hit_rate:.1f} %)"
+    )
+    if (rate := result.prefix_block_hit_rate) is not None:
+        line += (
+            f"; {counts.hit_prefix_blocks:,} of the trace's "
+            f"{count(counts.prefix_blocks, 'prefix block')} ({100 * rate:.1f} %)"
+        )
+    return line
+
+
+def _dry(result: ReplayResult) -> str:
+    dry = result.ran_dry
+    if dry is None:
+        return "never"
+    return (
+        f"first at token {dry.token:,} ({dry.time_s:,.1f} s), when "
+        f"{count(dry.running, 'request')} held {count(dry.held, 'token')}: {dry.reason}"
+    )
+
+
+def _gap(result: ReplayResult) -> Iterator[tuple[str, str]]:
+    gap = result.largest_gap
+    if gap is None:
+        return
+    sign = "more" if gap.blocks >= 0 else "fewer"
+    yield (
+        "gap",
+        f"at most {count(round(abs(gap.blocks)), 'block')} {sign} than the closed form: "
+        f"{gap.in_use:,} in use, {gap.linear_blocks:,.0f} computed, at {gap.time_s:,.1f} s with "
+        f"{count(gap.running, 'request')}",
+    )
+    yield (
+        "",
+        f"= {gap.in_flight:+,} prefill in flight (a window also keeps what is computed), "
+        f"{-gap.shared:+,} shared prefixes, {-gap.looseness:+,.0f} slack of the line (it charges "
+        "every request a whole window and a full last block)",
+    )
+
+
+def _sparkline(result: ReplayResult) -> str:
+    """Blocks in use, as a share of the pool: the most in each of _WIDTH equal spans of time."""
+    end = max(point.time_s for point in result.points) or 1.0
+    most = [0] * _WIDTH
+    for point in result.points:
+        at = min(_WIDTH - 1, int(point.time_s / end * _WIDTH))
+        most[at] = max(most[at], point.in_use)
+    top = max(1, result.usable_blocks)
+    return "".join(_BARS[-(-value * (len(_BARS) - 1) // top)] for value in most)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / max(1, whole):.1f} %"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:,.2f} GiB"

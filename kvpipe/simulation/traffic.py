@@ -1,0 +1,47 @@
+"""A trace's request on its way through the simulated engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvpipe.simulation.traces.base import TraceRequest
+
+# Ids of made-up tokens. Below 2**31: a prompt's, each a third of the 63 bits of its block's prefix
+# id in turn, so that different ids differ within three tokens. From there on: one request's alone.
+_OWN_TOKENS = 2**31
+
+
+@dataclass
+class Traffic:
+    """number: place in the trace. target: tokens stored when it is finished (the last output token
+    is not). done: tokens known so far, prompt and output; stored: tokens in the cache."""
+
+    number: int
+    request: TraceRequest
+    target: int
+    done: int
+    stored: int = 0
+    preempted: int = 0
+
+    @property
+    def decoding(self) -> bool:
+        return self.stored == self.done
+
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """[done] ids that agree with another request's exactly as far as their prefix ids do."""
+        request, prompt = self.request, self.request.prompt_tokens
+        own = own_token(self.number)
+        if not request.prefix_ids:
+            return np.full(self.done, own, np.int64)
+        ids = np.repeat(np.array(request.prefix_ids, np.int64), request.prefix_block)[:prompt]
+        third = np.arange(len(ids)) % request.prefix_block % 3
+        named = (ids >> (31 * third)) % _OWN_TOKENS
+        return np.concatenate((named, np.full(self.done - len(named), own, np.int64)))
+
+
+def own_token(number: int) -> int:
+    """The id of every token that belongs to request `number` alone."""
+    return _OWN_TOKENS + number % _OWN_TOKENS

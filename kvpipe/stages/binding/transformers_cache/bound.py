@@ -1,0 +1,212 @@
+"""The model's layers meet the plan's, memory is allocated, a cache made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from kvpipe.backends.base import Backend
+from kvpipe.blocks import BlockManager
+from kvpipe.cache.buffers import KVBuffers
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.models.probe.needs import LayerNeeds
+from kvpipe.stages.allocation.addresses import address_map
+from kvpipe.stages.allocation.base import AllocationRequest
+from kvpipe.stages.allocation.buffers import Buffers
+from kvpipe.stages.binding.transformers_cache.match import LayerMatch, PlannedCache, match_layers
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """mode: gather or direct; reason: why not direct where `auto` chose gather ("" otherwise)."""
+
+    mode: str
+    reason: str
+    store: Any
+    buffers: KVBuffers
+    manager: BlockManager
+    hooks: Any
+    restore: Callable[[], object]
+
+    def unbind(self) -> None:
+        """The model as it was before; the memory goes with the last reference to the cache."""
+        self.hooks.remove()
+        self.restore()
+
+
+def bind_needs(
+    model: Any,
+    needs: Sequence[LayerNeeds],
+    planned: PlannedCache,
+    *,
+    mode: str,
+    reason: str = "",
+    buffers: KVBuffers | None = None,
+    prefix_caching: bool = False,
+    max_num_seqs: int = 256,
+    shuffle: int | None = None,
+) -> Any:
+    """A cache for `model.generate` over the pages of `planned`, in a mode that is known to work."""
+    from kvpipe.stages.binding.transformers_cache._cache import (
+        PagedCache,
+        PagedCrossCache,
+        PagedEncoderDecoderCache,
+        StepHooks,
+    )
+    from kvpipe.stages.binding.transformers_cache._direct import ACTIVE
+    from kvpipe.stages.binding.transformers_cache._store import PagedStore
+
+    matches = match_layers(needs, planned)
+    buffers = buffers or allocate(planned, backend_of(model))
+    manager = _manager(planned, prefix_caching, max_num_seqs, shuffle)
+    store = PagedStore(manager, buffers, prefix_caching)
+    layers = [_layer(store, match, mode == "direct") for match in matches]
+    store.shared = {n.index: layers[n.shares_with] for n in needs if n.shares_with is not None}
+    cache: Any = PagedCache(store, layers)
+    hooks = StepHooks(model.get_decoder(), cache, ACTIVE.set)
+    if any(match.cross for match in matches):
+        crossing = PagedCrossCache(layers=[_cross(store, match) for match in matches])
+        cache = PagedEncoderDecoderCache(cache, crossing)
+    cache.bound = BoundModel(
+        mode=mode,
+        reason=reason,
+        store=store,
+        buffers=buffers,
+        manager=manager,
+        hooks=hooks,
+        restore=_use_direct(model) if mode == "direct" else lambda: None,
+    )
+    return cache
+
+
+def _manager(
+    planned: PlannedCache, prefix_caching: bool, max_num_seqs: int, shuffle: int | None
+) -> BlockManager:
+    manager = BlockManager(
+        planned.config,
+        planned.limits,
+        max_num_requests=max_num_seqs,
+        prefix_caching=prefix_caching,
+        shared_layers=planned.shared_layers,
+    )
+    _refuse_lost_prefixes(manager, prefix_caching)
+    if shuffle is not None:
+        shuffle_blocks(manager, shuffle)
+    return manager
+
+
+# Model -> its own attention implementation, and how many direct caches it is bound to.
+_DIRECT: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
+
+
+def _use_direct(model: Any) -> Callable[[], object]:
+    """Switch the model's attention function until the last direct cache is unbound; returns how to
+    give up this one."""
+    from kvpipe.stages.binding.transformers_cache._direct import NAME, register
+
+    before, users = _DIRECT.get(model, (model.config._attn_implementation, 0))
+    register()
+    model.set_attn_implementation(NAME)
+    _DIRECT[model] = (before, users + 1)
+
+    held = [True]
+
+    def give_up() -> None:
+        if not held:
+            return
+        held.clear()
+        own, now = _DIRECT.pop(model)
+        if now > 1:
+            _DIRECT[model] = (own, now - 1)
+        else:
+            model.set_attn_implementation(own)
+
+    return give_up
+
+
+def allocate(planned: PlannedCache, backend: Backend) -> KVBuffers:
+    """Addresses and memory, as the pipeline's own allocation stage makes them."""
+    where = address_map(planned.config, planned.shared_layers)
+    options = Buffers.Options(name="buffers", init="zero")
+    request = AllocationRequest(config=planned.config, addresses=where)
+    return Buffers(options).run(request, backend)
+
+
+def backend_of(model: Any) -> Backend:
+    from kvpipe.backends.torch_ import TorchBackend
+
+    return TorchBackend(TorchBackend.Options(name="torch", device=str(model.device)))
+
+
+def shuffle_blocks(manager: BlockManager, seed: int) -> None:
+    """Block ids are handed out in a random order from now on."""
+    import numpy as np
+
+    ids = manager.pool.allocate(manager.pool.num_free)
+    manager.pool.free(np.random.default_rng(seed).permutation(ids))
+
+
+def _refuse_lost_prefixes(manager: BlockManager, asked: bool) -> None:
+    if asked and not manager.prefix_caching:
+        kinds = [t.spec.kind for t in manager.tables if not t.caches_prefixes]
+        raise ConfigError(
+            Problem(
+                "prefix_caching",
+                "groups that can all serve a prefix",
+                f"a group of kind {kinds[0]}" if kinds else "a plan without groups",
+                "prefix_caching=False",
+            )
+        )
+
+
+# --- one layer ---------------------------------------------------------------------------------
+def _layer(store: Any, match: LayerMatch, direct: bool) -> Any:
+    from transformers.cache_utils import DummyLayer
+
+    from kvpipe.stages.binding.transformers_cache._states import PagedHybridLayer
+
+    attention = _attention(store, match, direct) if match.attention else None
+    state = _state(store, match) if match.state else None
+    if attention is not None and state is not None:
+        return PagedHybridLayer(state, attention)
+    return attention or state or DummyLayer()
+
+
+def _attention(store: Any, match: LayerMatch, direct: bool) -> Any:
+    from kvpipe.stages.binding.transformers_cache._layers import PagedArrays, PagedAttentionLayer
+
+    need = match.needs.attention
+    assert need is not None and match.attention is not None
+    arrays = PagedArrays(store, match.attention, (need.head_size, need.head_size_v))
+    return PagedAttentionLayer(arrays, need.dtype, need.window, direct)
+
+
+def _cross(store: Any, match: LayerMatch) -> Any:
+    from transformers.cache_utils import DummyLayer
+
+    from kvpipe.stages.binding.transformers_cache._layers import PagedArrays, PagedCrossLayer
+
+    need = match.needs.cross
+    if need is None or match.cross is None:
+        return DummyLayer()
+    arrays = PagedArrays(store, match.cross, (need.head_size, need.head_size_v))
+    return PagedCrossLayer(arrays, need.dtype)
+
+
+def _state(store: Any, match: LayerMatch) -> Any:
+    import torch
+
+    from kvpipe.stages.binding.transformers_cache._states import PagedStateLayer, StateTensors
+
+    assert match.state is not None
+    pages: Mapping[str, Any] = store.buffers.arrays(match.state)
+    kinds: dict[bool, list[tuple[Any, Any]]] = {True: [], False: []}
+    for state, array in zip(match.needs.states, pages.values(), strict=True):
+        kinds[state.name.startswith("conv")].append((array, getattr(torch, state.dtype)))
+    conv, recurrent = (
+        StateTensors(store, match.state, [a for a, _ in each], [d for _, d in each])
+        for each in (kinds[True], kinds[False])
+    )
+    return PagedStateLayer(conv, recurrent, match.needs.num_states)

@@ -1,0 +1,98 @@
+"""The first screen: at most 16 lines of 80 columns, with the answer first and last."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from report_runs import report_of
+
+import kvpipe
+from kvpipe.commands.run import answer_of
+from kvpipe.errors import DoesNotFit
+from kvpipe.report.first_screen import MOST_LINES, first_screen
+from kvpipe.report.text import TextReport
+from kvpipe.report.verdict import verdict_of
+from kvpipe.request.confdir import CONF_DIR
+
+NO_COUNT = {"hf", "lfm2"}  # a reader; a preset that does not say how many parameters it has
+PRESETS = sorted({path.stem for path in (CONF_DIR / "model").glob("*.yaml")} - NO_COUNT)
+
+
+def screen(overrides: list[str], width: int = 80) -> list[str]:
+    result = kvpipe.run(["backend=meta", *overrides])
+    return [line.text for line in result.answer.screen(width)] + ["files", "verdict"]
+
+
+def checked(lines: list[str], width: int) -> None:
+    assert len(lines) <= MOST_LINES, "\n".join(lines)
+    assert max(map(len, lines)) <= width, "\n".join(lines)
+
+
+@pytest.mark.parametrize("preset", PRESETS[:: len(PRESETS) // 12])
+@pytest.mark.parametrize("where", ["device=b300", "device=cpu"])
+def test_a_preset_answers_on_one_screen(preset: str, where: str) -> None:
+    checked(screen([f"model={preset}", where]), 80)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("where", ["h200", "cpu", "mi300x"])
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_every_preset_answers_on_one_screen_of_any_width(
+    preset: str, where: str, width: int
+) -> None:
+    try:
+        checked(screen([f"model={preset}", f"device={where}", "parallel=tp2"], width), width)
+    except DoesNotFit:
+        pytest.skip("does not fit")
+
+
+def test_the_verdict_is_the_first_line_and_the_last() -> None:
+    out = io.StringIO()
+    result = kvpipe.run(["llama", "device=h100", "backend=meta"])
+    TextReport(TextReport.Options(name="text")).render(result.answer, None, out)
+    first, *_, last = out.getvalue().splitlines()
+    assert first == last == "IT FITS: 131,072 tokens on h100_80gb"
+
+
+def test_a_range_that_straddles_the_need_may_not_fit() -> None:
+    asked = ["llama3_70b", "device=h100_80gb", "parallel=tp2", "cache=fp8", "backend=meta"]
+    asked += ["profiling=estimate", "scheduler.max_model_len=32768"]
+    result = kvpipe.run(asked)
+    assert result.answer.verdict.text.startswith("MAY NOT FIT: at worst 1.3")
+    roomy = kvpipe.run([*asked, "device=h200"])
+    assert roomy.answer.verdict.text.startswith("IT FITS")
+
+
+def test_a_laptop_does_not_fit_deepseek_v3_and_gets_no_line_to_serve_it() -> None:
+    lines = "\n".join(screen(["model=deepseek_v3", "device=cpu"]))
+    assert re.match(r"ONLY THE CACHE FITS, not 626\.9 GiB of weights", lines)
+    assert "vllm serve" not in lines
+    small = "\n".join(screen(["model=llama3_2_1b", "device=cpu"]))
+    assert small.startswith("THE CACHE FITS, weights not counted") and "vllm serve" in small
+
+
+def test_more_requests_than_the_scheduler_runs_are_said_in_the_same_line() -> None:
+    asked = ["gpt_oss_20b", "device=h100", "parallel=tp2", "scheduler.max_model_len=4096"]
+    lines = "\n".join(screen(asked))
+    assert re.search(r"users +256 by scheduler\.max_num_seqs; by memory [\d,]+ of 4,096", lines)
+
+
+def test_the_bar_is_to_scale() -> None:
+    (bar,) = [line for line in screen(["llama", "device=h100"]) if line.startswith("card")]
+    cells = bar.partition("[")[2].rstrip("]")
+    result = kvpipe.run(["llama", "device=h100", "backend=meta"])
+    total = result.profile.ranks[0].total.num_bytes
+    share = result.plan.ranks[0].config.size_bytes / total
+    assert abs(cells.count("K") / len(cells) - share) <= 1 / len(cells)
+
+
+def test_the_made_up_reports_have_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    from report_runs import GIB, full, layers_of, plan_of
+
+    report = report_of(plan_of(layers_of((full(), 32)), (GIB,), length=8176))
+    assert verdict_of(report).word == "fits"
+    assert len(first_screen(report, 80)) <= MOST_LINES - 2
+    assert answer_of(report).screen is not None

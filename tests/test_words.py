@@ -1,0 +1,113 @@
+"""What people say on a command line, and the settings that it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvpipe.errors import ConfigError
+from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import flags_to_words, words_to_overrides
+from kvpipe.request.confdir import CONF_DIR
+from kvpipe.request.nicknames import option_named
+from kvpipe.request.quantities import parse_length, parse_size
+
+
+def meant(line: str) -> list[str]:
+    return words_to_overrides(flags_to_words(line.split()))
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        (
+            "llama-3.1-70b --on 2xh100 --context 32k --kv fp8 --users 16",
+            "model=llama3_70b device=h100_80gb parallel.tensor_parallel_size=2 "
+            "scheduler.max_model_len=32k cache.cache_dtype=fp8 want.requests=16",
+        ),
+        ("llama", "model=llama"),
+        ("Llama-3.1-8B-Instruct", "model=llama"),
+        ("meta-llama/Llama-3.1-8B", "model=llama"),
+        ("device=4090", "device=rtx_4090"),
+        ("--on a100-40", "device=a100_40gb"),
+        ("--on A100-40GB", "device=a100_40gb"),
+        ("--on=H100", "device=h100_80gb"),
+        ("--on h100,h200", "device=h100_80gb,h200"),
+        ("--on 2xh100,2xh200", "device=h100_80gb,h200 parallel.tensor_parallel_size=2"),
+        (
+            "--on 4xh200 pp=2",
+            "device=h200 parallel.tensor_parallel_size=2 parallel.pipeline_parallel_size=2",
+        ),
+        ("--on 4xh200 tp=2", "device=h200 parallel.tensor_parallel_size=2"),
+        ("find gpt-oss-20b tp=2", "command=find model=gpt_oss_20b parallel.tensor_parallel_size=2"),
+    ],
+)
+def test_a_line_as_people_say_it_is_these_settings(said: str, means: str) -> None:
+    assert meant(said) == means.split()
+
+
+def test_both_ways_compose_the_same_request() -> None:
+    said = prepared_request(meant("llama-3.1-70b --on 2xh200 --context 32k --kv fp8")).prepared
+    written = prepared_request(
+        [
+            "model=llama3_70b",
+            "device=h200",
+            "parallel.tensor_parallel_size=2",
+            "scheduler.max_model_len=32768",
+            "cache.cache_dtype=fp8",
+        ]
+    ).prepared
+    assert said.config == written.config and said.resolved == written.resolved
+
+
+@pytest.mark.parametrize("group", ["model", "device"])
+def test_every_option_file_is_found_by_its_own_name_and_no_name_means_two(group: str) -> None:
+    for path in sorted((CONF_DIR / group).glob("*.yaml")):
+        assert option_named(group, path.stem) == path.stem
+        assert option_named(group, path.stem.replace("_", "-").upper()) == path.stem
+        head = [line for line in path.read_text().splitlines() if line.startswith("# also:")]
+        for name in (name for line in head for name in line.removeprefix("# also:").split(",")):
+            assert option_named(group, name.strip()) == path.stem
+        if group == "model" and (
+            names := [
+                line.split()[1]
+                for line in path.read_text().splitlines()
+                if line.startswith("name:")
+            ]
+        ):
+            assert option_named(group, names[0].rpartition("/")[2]) == path.stem
+
+
+@pytest.mark.parametrize("said", ["llama-3-70b", "gpt-5", "qwen", ""])
+def test_a_name_that_is_not_shipped_is_not_guessed(said: str) -> None:
+    assert option_named("model", said) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ("nonsense", "command line: expected a command"),
+        ("--on", "--on: expected a value"),
+        ("--context --kv fp8", "--context: expected a value"),
+        ("--on 3xh100 pp=2", "device: expected cards for 2 stages, got 3 cards"),
+        ("--on 2xh100,4xh200", "device: expected one number of cards"),
+        ("--on 0xh100", "device: expected one number of cards"),
+        ("llama gemma_2b", "got 'gemma_2b'"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_name(said: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        meant(said)
+    assert problem in "\n".join(caught.value.lines())
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [("30GiB", 30 * 2**30), ("30G", 30 * 2**30), ("100GB", 10**11), ("1.5K", 1536), ("8", 8)],
+)
+def test_sizes(text: str, num_bytes: int) -> None:
+    assert parse_size(text) == num_bytes
+
+
+def test_lengths_are_counted_in_1024s() -> None:
+    assert (parse_length("32k"), parse_length("128K"), parse_length("1M")) == (32768, 131072, 2**20)
+    assert parse_length("32kk") == "32kk" and parse_length(7) == 7
