@@ -81,9 +81,9 @@ def _group_size(result: Result) -> Iterator[Note]:
         f"{len(result.plan.groups)}"
     )
     changes = _without_draft(result) if is_draft else {_HYBRID: True}
-    yield from _recommending(
-        result.prepared, text, [(changes, "no layer is padded", lambda plan: not plan.padding)]
-    )
+    tried = [(changes, "no layer is padded", lambda plan: not plan.padding)]
+    otherwise = "without the draft, or with one with layers like the model's" if is_draft else ""
+    yield from _recommending(result.prepared, text, tried, otherwise)
 
 
 def _without_draft(result: Result) -> dict[str, Any]:
@@ -95,16 +95,22 @@ def _without_draft(result: Result) -> dict[str, Any]:
 Tried = tuple[Mapping[str, Any], str, Callable[[Plan], bool]]
 
 
-def _recommending(prepared: Prepared, text: str, tries: Iterable[Tried]) -> Iterator[Note]:
-    """A warning, with those of the changes that were planned and keep their promise."""
+def _recommending(
+    prepared: Prepared, text: str, tries: Iterable[Tried], otherwise: str = ""
+) -> Iterator[Note]:
+    """A warning, with those of the changes that were planned and keep their promise. otherwise: what
+    to change that no setting says."""
     found = [
         way
         for changes, words, promise in tries
         if changes and (way := advice(prepared, changes, words, promise))
     ]
-    told = ", or ".join(f"{way}" + (f" ({way.promise})" if way.promise else "") for way in found)
+    told = ", or ".join(f"{way}" + (f", {way.promise}" if way.promise else "") for way in found)
     yield Note(
-        text=text, knob=told, is_warning=True, changes=tuple({**way.changes} for way in found)
+        text=text,
+        knob=told or otherwise,
+        is_warning=True,
+        changes=tuple({**way.changes} for way in found),
     )
 
 
