@@ -17,6 +17,7 @@ from kvpipe.logs.figures import GIB
 from kvpipe.logs.lines import BLOCK, LONGEST_LINE, Lines
 from kvpipe.logs.reading import ENGINES, LogReader, read_file, read_log, read_stream
 from kvpipe.logs.text import SPAN
+from kvpipe.simulation.traces.base import lines as trace_lines
 
 LOGS = Path(__file__).parent / "cases" / "logs"
 
@@ -258,6 +259,9 @@ def test_a_file_that_grows_is_read_to_the_size_it_had() -> None:
 
 def test_a_fifo_and_a_device_are_refused_with_a_word(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="a FIFO|a device"):
+            list(trace_lines(path))
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     for path, word in ((tmp_path / "pipe", "a FIFO"), (Path("/dev/zero"), "a device")):
         with pytest.raises(ConfigError, match=rf"got .*\({word}"):

@@ -98,8 +98,8 @@ Tried = tuple[Mapping[str, Any], str, Callable[[Plan], bool]]
 def _recommending(
     prepared: Prepared, text: str, tries: Iterable[Tried], otherwise: str = ""
 ) -> Iterator[Note]:
-    """A warning, with those of the changes that were planned and keep their promise. otherwise: what
-    to change that no setting says."""
+    """A warning, with those of the changes that were planned and keep their promise. otherwise:
+    what to change that no setting says."""
     found = [
         way
         for changes, words, promise in tries

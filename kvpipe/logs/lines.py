@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import codecs
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.regular import not_regular
 from kvpipe.request.schema import shown
 
 BLOCK = 2**17  # bytes
@@ -88,9 +88,8 @@ def open_log(asked: str) -> tuple[BinaryIO, int]:
     """A regular file and its size now; ConfigError naming what stands there instead."""
     try:
         path = Path(asked).expanduser()
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            raise no_log(f"{shown(asked)} ({_kind(mode)})")
+        if kind := not_regular(path):
+            raise no_log(f"{shown(asked)} ({kind})")
         stream = path.open("rb")
         return stream, os.fstat(stream.fileno()).st_size
     except FileNotFoundError as error:
@@ -98,17 +97,6 @@ def open_log(asked: str) -> tuple[BinaryIO, int]:
     except (OSError, ValueError, RuntimeError) as error:  # too long, of others, NUL, ~nobody
         reason = getattr(error, "strerror", None) or error
         raise no_log(f"{shown(asked)} ({reason})") from error
-
-
-def _kind(mode: int) -> str:
-    kinds = (
-        (stat.S_ISDIR, "a folder"),
-        (stat.S_ISFIFO, "a FIFO, which may never end: save it to a file first"),
-        (stat.S_ISCHR, "a device"),
-        (stat.S_ISBLK, "a device"),
-        (stat.S_ISSOCK, "a socket"),
-    )
-    return next((word for test, word in kinds if test(mode)), "no regular file")
 
 
 def no_log(got: str) -> ConfigError:
