@@ -165,13 +165,14 @@ FLAGS = {
     "scheduler.max_model_len": "--max-model-len",
     "cache.gpu_memory_utilization": "--gpu-memory-utilization",
     "parallel.tensor_parallel_size": "--tensor-parallel-size",
-    "parallel.pipeline_parallel_size": "--pipeline-parallel-size",
 }
 
 
 def as_pasted(words: list[str]) -> tuple[str, list[str]]:
     """A report's settings as a command line, and those that no flag carries."""
     line, rest = ["vllm", "serve", "their/model"], []
+    if not any(word.startswith("engine=") for word in words):
+        rest.append("engine=kvpipe")  # as the report's own run
     for word in words:
         key, _, value = word.partition("=")
         if key in FLAGS and value != "auto":

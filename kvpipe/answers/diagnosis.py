@@ -79,7 +79,7 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
     troubles.sort(key=lambda trouble: not trouble.stops)
     return Diagnosis(
         about=_about(pasted),
-        memory=tuple(_memory(log, profile)),
+        memory=(*_memory(log, profile), *_defaults(notes)),
         capacity=tuple(_capacity(compared, plan, prepared)),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
@@ -152,6 +152,14 @@ def _memory(log: EngineLog | None, profile: MemoryProfile | None) -> Iterator[st
         if item.low_bytes is not None and item.high_bytes is not None:
             span = f": {item.low_bytes / GIB:.2f} to {item.high_bytes / GIB:.2f}"
         yield f"{item.name} {item.num_bytes / GIB:.2f} GiB ({item.how}{span})"
+
+
+def _defaults(notes: tuple[Note, ...]) -> Iterator[str]:
+    """What the engine chose for a step where nobody did, in one line."""
+    steps = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
+    told = [note.text for note in notes if not note.is_warning and note.knob.startswith(steps)]
+    if told:
+        yield "; ".join(told)
 
 
 def _capacity(
