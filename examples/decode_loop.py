@@ -18,7 +18,6 @@ from kvpipe.blocks import BlockManager
 from kvpipe.blocks.transfer import BlockMover
 
 REQUEST = ["model=gemma3_1b", "device=cpu", "backend=torch", "cache.kv_cache_memory_bytes=32MiB"]
-WINDOW = 512  # of Gemma 3 1B's sliding layers, in tokens
 
 
 def main() -> None:
@@ -48,8 +47,8 @@ def main() -> None:
         for array, (layer, view) in enumerate(views()):
             (table,) = torch.from_numpy(manager.block_table(layer.group, [request]))
             size = buffers.addresses.groups[layer.group].block_size
-            kind = manager.config.groups[layer.group].spec.kind
-            first = max(0, len(numbers) - WINDOW + 1) if kind == "sliding" else 0
+            spec = manager.config.groups[layer.group].spec
+            first = spec.visible(len(numbers), manager.limits)[-1].start
             buffer = buffers.buffers[view.buffer]
             read = backend.gather(buffer, view, table, len(numbers), size)[first:]
             assert torch.equal(read, rows(array, numbers[first:], view)), (request, layer.layer)

@@ -23,6 +23,7 @@ from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
 from kvpipe.specs.runs import indices
 from kvpipe.specs.sliding import SlidingWindowSpec
+from kvpipe.specs.streaming import StreamingSpec
 
 HEAD: dict[str, Any] = {"num_kv_heads": 1, "head_size": 2, "dtype": "float16"}
 
@@ -37,6 +38,12 @@ def sliding(block_size: int, window: int) -> SlidingWindowSpec:
 
 def chunked(block_size: int, chunk: int) -> ChunkedLocalAttentionSpec:
     return ChunkedLocalAttentionSpec(block_size=block_size, attention_chunk_size=chunk, **HEAD)
+
+
+def streaming(block_size: int, sinks: int, window: int) -> StreamingSpec:
+    return StreamingSpec(
+        block_size=block_size, num_sink_tokens=sinks, sliding_window=window, **HEAD
+    )
 
 
 def cross(block_size: int) -> CrossAttentionSpec:
@@ -85,6 +92,7 @@ SETTINGS = [
     Setting("two windows and full", [sliding(2, 1), full(4), sliding(2, 9)]),
     Setting("chunked and full", [chunked(4, 8), full(4)]),
     Setting("chunk across blocks", [chunked(3, 7), full(3)]),
+    Setting("a hole beside full", [streaming(3, 4, 5), full(3)]),
     Setting("state and full", [mamba(40, "none", 2), full(4)], "none"),
     Setting("small state blocks", [mamba(3, "none"), full(3)], "none"),
     Setting("align and full", [mamba(4, "align", 1), full(4)], "align"),

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -15,7 +16,8 @@ from block_models import Setting, Tenant, ValueModel, config_of, full
 
 from kvpipe.blocks import BlockManager
 from kvpipe.errors import SpecError
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.runs import indices, num_indices
 
 MODES = ("none", "align", "all")
@@ -186,7 +188,8 @@ def kin_of(spec: KVCacheSpec) -> Iterator[KVCacheSpec]:
     """Its class's other examples, in its blocks and in theirs; and itself in another width."""
     for example in type(spec).examples():
         yield example
-        yield example.with_block_size(spec.block_size)
+        with suppress(SpecError):  # its sizes may not allow it
+            yield example.with_block_size(spec.block_size)
 
 
 def _hosts(host: KVCacheSpec, guest: KVCacheSpec, how: str) -> Iterator[str]:

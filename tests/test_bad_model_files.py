@@ -194,7 +194,11 @@ def packed(**weights: Any) -> dict[str, Any]:
         ({"model_type": "glm4_moe", "n_shared_experts": ["x"]}, "n_shared_experts", "got ['x']"),
         ({"model_type": "deepseek_v3", "q_lora_rank": [None]}, "q_lora_rank", "got [None]"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": "01"}, "mlp_only_layers", "a list of"),
-        ({"model_type": "gemma3n_text", "intermediate_size": [1]}, "intermediate_size", "2 sizes"),
+        (
+            {"model_type": "gemma3n_text", "intermediate_size": [1], "num_kv_shared_layers": 0},
+            "intermediate_size",
+            "2 sizes",
+        ),
         ({"model_type": "mpt", "attn_config": "x"}, "attn_config", "settings"),
         ({"model_type": "t5", "num_layers": 10**9}, "num_layers", "at most 10,000"),
         # quantisation

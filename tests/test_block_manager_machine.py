@@ -31,14 +31,17 @@ class Blocks(RuleBasedStateMachine):
         setting=st.sampled_from(SETTINGS),
         num_blocks=st.integers(6, 40),
         prefix_caching=st.booleans(),
+        few=st.sampled_from([0, 8]),
     )
-    def start(self, setting: Any, num_blocks: int, prefix_caching: bool) -> None:
+    def start(self, setting: Any, num_blocks: int, prefix_caching: bool, few: int) -> None:
+        """few: up to how many requests decode one by one; beyond, through arrays."""
         manager = BlockManager(
             config_of(setting.specs, num_blocks),
             setting.limits(),
             max_num_requests=6,
             prefix_caching=prefix_caching,
         )
+        manager._decoding.few = few
         self.model = ValueModel(setting, manager)
         self.names = iter(range(1 << 30))
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpipe.blocks import BlockError, BlockPool, OutOfBlocks
+from kvpipe.blocks.checks import Ids
 from kvpipe.blocks.eviction import EvictionOrder
-from kvpipe.blocks.pool import Ids
 
 
 def test_no_block_is_handed_out_twice_and_the_null_block_never() -> None:

@@ -103,3 +103,45 @@ def test_an_unknown_word_lists_every_command() -> None:
     with pytest.raises(ConfigError) as caught:
         words_to_overrides(["walk"])
     assert all(name in str(caught.value) for name in NAMES)
+
+
+ONE_MODEL = ["llama3_70b", "device=h100", "parallel=tp2", "cache=fp8"]
+
+
+@pytest.mark.parametrize("engine", ["engine=kvpipe", "engine=vllm_0_33", "engine=vllm_0_17"])
+def test_run_find_and_replay_plan_with_the_same_memory(engine: str, monkeypatch) -> None:
+    import kvpipe
+    from kvpipe.answers.search import Search, read_want
+    from kvpipe.commands.replay import plan_of
+    from kvpipe.errors import DoesNotFit
+    from kvpipe.front.prepared import prepared_request
+
+    words = [*ONE_MODEL, engine, "scheduler.max_model_len=4096"]
+    made = prepared_request(words_to_overrides(words)).prepared
+    wanted = {"requests": 1, "length": 4096}
+    sought = Search(prepared=made, want=read_want(wanted, made)).plan({}, 4096)
+    try:
+        ran = kvpipe.run([*words, "backend=meta"]).plan.num_blocks
+    except DoesNotFit:
+        assert "leave nothing" in sought.reason
+        return
+    assert ran == plan_of(made).num_blocks == sought.num_blocks
+
+
+def test_an_engine_implies_its_batch_budget_and_its_share_unless_said_otherwise() -> None:
+    from kvpipe.front.prepared import prepared_request
+
+    def resolved(*words: str):
+        return prepared_request(
+            words_to_overrides(["llama", "device=h100", *words])
+        ).prepared.resolved
+
+    own, vllm = resolved(), resolved("engine=vllm_0_33")
+    assert (own.limits.max_num_batched_tokens, own.max_num_seqs) == (2048, 256)
+    assert own.gpu_memory_utilization == 0.9
+    assert (vllm.limits.max_num_batched_tokens, vllm.max_num_seqs) == (8192, 1024)
+    assert vllm.gpu_memory_utilization == 0.92
+    said = resolved(
+        "engine=vllm_0_33", "scheduler.max_num_seqs=7", "cache.gpu_memory_utilization=0.5"
+    )
+    assert (said.max_num_seqs, said.gpu_memory_utilization) == (7, 0.5)

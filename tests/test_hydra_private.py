@@ -1,4 +1,4 @@
-"""What kvpipe needs of the names that Hydra calls private, all of them in front/hydra_private.py.
+"""What kvpipe needs of the names that Hydra calls private, all of them in request/hydra_private.py.
 
 Run with the oldest and the newest release of the range in pyproject.toml: when one of these fails,
 that file alone has to change.
@@ -7,13 +7,15 @@ that file alone has to change.
 from __future__ import annotations
 
 import ast
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from kvpipe.front.hydra_private import flags_parser, run_front_end, sweep_jobs
+from kvpipe.request.compose import configuration
+from kvpipe.request.guarded_loader import GuardedLoader
+from kvpipe.request.hydra_private import callbacks_of, flags_parser, show_page, sweep_jobs
 
 PACKAGE = Path(__file__).parents[1] / "kvpipe"
 
@@ -26,18 +28,30 @@ def test_the_parser_knows_every_flag_that_the_front_end_reads() -> None:
         assert hasattr(args, flag), flag
 
 
-def test_the_front_end_runs_a_task_with_arguments_that_are_parsed_already(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text("a: 1\n")
+def test_a_page_is_shown_of_the_hydra_that_is_set_up(capsys: pytest.CaptureFixture[str]) -> None:
     parser = flags_parser()
-    args: Namespace = parser.parse_intermixed_args(["a=7", "hydra.run.dir=out"])
-    seen: list[int] = []
-    run_front_end(
-        args, parser, lambda c: seen.append(c.a), config_path=str(tmp_path), config_name="config"
-    )
-    assert seen == [7]
+    args = parser.parse_intermixed_args(["--cfg", "job", "-p", "cache", "cache=full"])
+    with configuration():
+        show_page(GlobalHydra.instance().hydra, args, parser, "config")
+    assert "block_size:" in capsys.readouterr().out
+
+
+def test_a_listener_is_told_of_jobs_and_is_the_only_one() -> None:
+    told: list[str] = []
+
+    class Listener:
+        def on_job_end(self, config: object, job_return: object) -> None:
+            told.append(str(config))
+
+    callbacks_of(Listener()).on_job_end(config="here", job_return=None)
+    assert told == ["here"]
+
+
+def test_every_config_is_loaded_by_the_loader_that_is_put_in() -> None:
+    with configuration():
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None and isinstance(hydra.config_loader, GuardedLoader)
+        assert hydra.config_loader is GlobalHydra.instance().config_loader()
 
 
 def test_a_sweep_is_numbered_as_the_product_with_the_last_key_fastest() -> None:
@@ -59,4 +73,4 @@ def test_no_other_file_imports_a_private_name_of_hydra() -> None:
         and (node.module or "").startswith("hydra")
         and any(part.startswith("_") for part in (node.module or "").split("."))
     }
-    assert found == {"front/hydra_private.py"}
+    assert found == {"request/hydra_private.py"}

@@ -115,6 +115,10 @@ class Locally(SlidingWindowSpec):
 
     kind = "locally"
 
+    @property
+    def type_key(self) -> tuple[object, ...]:
+        return ("locally", self.sliding_window, self.dcp_sharded)
+
 
 @pytest.mark.parametrize("layout", EngineRules.LAYOUTS)
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.name)

@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from spec_mutants import mutant
+from spec_walk import first_problem, problems
 
 from kvpipe.errors import ConfigError
 from kvpipe.plugins import REGISTRIES, SPECS
 from kvpipe.registry import Registry
+from kvpipe.specs.bounds import WindowConflict
+from kvpipe.specs.full import FullAttentionSpec
 
 PACKAGE = Path(__file__).parent / "plugin_package"
 
@@ -27,8 +32,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kvpipe(site: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    command = [sys.executable, "-m", "kvpipe", "report=json", *arguments]
+    here = os.pathsep.join((str(site), str(Path(__file__).parents[1])))
+    environment = {**os.environ, "PYTHONPATH": here}
+    chosen = any(word.startswith("report=") for word in arguments)
+    command = [sys.executable, "-m", "kvpipe", *([] if chosen else ["report=json"]), *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
@@ -43,6 +50,72 @@ def test_an_installed_package_adds_a_stage_a_backend_a_layout_a_spec_and_their_y
     assert plan["address_map"]["ranks"][0]["layers"][0]["layout"] == "kvx_flash"
     assert plan["plan"]["ranks"][0]["groups"][0]["kind"] == "kvx_every_other"
     assert plan["verify"]["passed"] and plan["verify"]["rows"] > 0
+
+
+def test_an_installed_package_adds_an_engine_a_memory_source_a_report_and_a_what_if(site, tmp_path):
+    chosen = ["engine=kvx_engine", "profiling=kvx_share", "attention=kvx_dilated"]
+    chosen += ["model=tinyllama", "device=h100_80gb", "report=kvx_line"]
+    done = kvpipe(site, tmp_path, *chosen, "profiling.percent=1")
+    assert done.returncode == 0, done.stderr
+    blocks = 85093277696 // 100 // (22 * 16 * 4 * 64 * 2 * 2)  # 1 % of the device
+    assert done.stdout == f"{blocks} blocks, fits\n"
+
+
+def test_an_installed_package_adds_a_trace(site, tmp_path):
+    chosen = ["replay", "trace=kvx_pair", "model=tinyllama", "device=h100_80gb", "report=json"]
+    done = kvpipe(site, tmp_path, *chosen, "trace.prompt_tokens=33")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["counts"]["finished"] == 2
+
+
+def test_an_installed_package_adds_a_command_with_json_files_sweeps_and_help(site, tmp_path):
+    words = ["kvx_layers", "model=tinyllama", "device=h100_80gb"]
+    done = kvpipe(site, tmp_path, *words, "command.first=2", "report=json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert len(document["pages"]) == 2
+    (left,) = tmp_path.glob("outputs/*/*/layers.json")
+    assert json.loads(left.read_text()) == document
+    swept = kvpipe(site, tmp_path, "-m", *words, "command.first=2,3", "report=text")
+    assert swept.returncode == 0 and "2 jobs, 2 fit" in swept.stdout, swept.stderr
+    wrong = kvpipe(site, tmp_path, *words, "command.first=0", "report=text")
+    assert wrong.returncode == 2 and "command.first: expected at least 1" in wrong.stderr
+    said = kvpipe(site, tmp_path, "kvx_layers", "--help", "report=text").stdout
+    assert "command.first" in said and "how many layers are listed" in said
+    assert "kvx_layers" in kvpipe(site, tmp_path, "--help", "report=text").stdout
+
+
+@pytest.fixture
+def installed(site, monkeypatch) -> Registry:
+    """The specs of this process and of the package, as an interpreter that has both sees them."""
+    assert SPECS.names()  # of this process alone, found before the package is
+    monkeypatch.syspath_prepend(str(site))
+    yield Registry("attention.spec", "kvpipe.specs", "kvpipe.specs")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kvx"]:
+        del sys.modules[name]
+
+
+def test_a_spec_of_theirs_is_walked_like_one_of_ours(installed):
+    theirs = sorted(set(installed.names()) - set(SPECS.names()))
+    assert theirs == ["kvx_dilated", "kvx_every_other"]
+    for name in theirs:
+        examples = installed.get(name).examples()
+        assert len(examples) >= 2
+        for spec in examples:
+            assert list(problems(spec)) == []
+            wrong = "resident frees three quarters of the live window"
+            assert any(f"{name} in blocks of" in first_problem(mutant(e, wrong)) for e in examples)
+
+
+def test_a_bound_of_theirs_is_remembered_by_the_full_layers_that_it_joins(installed):
+    spec = installed.get("kvx_dilated").examples()[0]
+    full = spec.promoted()
+    assert full.keeps_every_token and full.bound == spec.bound
+    assert full.own_fields()["dilation"] == spec.dilation
+    plain = FullAttentionSpec.what_if(full, {})
+    assert plain.merge([full]) == full.merge([plain]) == full
+    with pytest.raises(WindowConflict, match="two values of dilation in one group: 2 and 3"):
+        full.merge([replace(spec, dilation=3).promoted()])
 
 
 def test_a_misspelt_option_of_theirs_is_found_like_one_of_ours(site, tmp_path):

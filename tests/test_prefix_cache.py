@@ -172,7 +172,7 @@ def test_the_hit_is_the_longest_prefix_that_every_group_can_serve(
         cached = manager.pool._cached.ids()
         gone = np.array([b for b in cached if draw.random() < 0.15], np.intp)
         if len(gone):
-            manager.pool.index.remove(gone)
+            manager.pool.index.remove(gone.tolist())
             manager.pool._cached.remove(gone)
             manager.pool._state[gone] = 0
         chain = PrefixChain(manager.granule)

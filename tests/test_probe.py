@@ -147,6 +147,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "phi": {"num_hidden_layers": 2, "qk_layernorm": True},
     "qwen2_moe": {"num_hidden_layers": 2, "decoder_sparse_step": 2, "qkv_bias": True},
     "qwen3_moe": {"num_hidden_layers": 2, "mlp_only_layers": [0], "attention_bias": True},
+    "roberta": {"num_hidden_layers": 2},
     "t5": {"num_decoder_layers": 3, "feed_forward_proj": "gated-gelu"},
 }
 

@@ -171,11 +171,9 @@ def test_the_default_on_a_cpu_is_a_small_budget():
     assert rank.available_kv_bytes == GIB // 2 and "quarter" in rank.available_kv.source
 
 
-def test_the_default_on_a_gpu_is_utilization():
-    assert (
-        profile("auto", REQUEST).available_kv_bytes
-        == profile("utilization", REQUEST).available_kv_bytes
-    )
+def test_the_default_on_a_gpu_is_the_calibrated_estimate():
+    assert profile("auto", REQUEST) == profile("estimate", REQUEST)
+    assert profile("auto", REQUEST).ranks[0].available_kv.low_bytes is not None
 
 
 def test_measured_asks_the_device():

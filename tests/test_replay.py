@@ -17,6 +17,7 @@ from kvpipe.errors import ConfigError
 from kvpipe.front.main import run as main
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.simulation import ReplayResult, read_trace, replay, run
+from kvpipe.simulation.named_chain import NamedChain
 from kvpipe.simulation.plot import render_svg
 from kvpipe.simulation.text import render
 from kvpipe.simulation.traces.base import TraceRequest
@@ -511,14 +512,13 @@ def test_the_command_reports_and_writes_its_files(
     assert (folder / "blocks_over_time.svg").read_text().startswith("<svg")
 
 
-def test_the_command_reports_json_on_one_line(
+def test_the_command_reports_one_json_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["replay", "model=llama", "trace=synthetic", "trace.max_requests=5", "report=json"]
     assert main(words) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["counts"]["finished"] == 5
+    assert json.loads(capsys.readouterr().out)["counts"]["finished"] == 5
 
 
 def test_the_command_without_a_trace_is_a_wrong_request(
@@ -551,6 +551,18 @@ def test_every_preset_serves_a_trace_and_gives_all_blocks_back(
     counts = result.counts
     assert counts.finished + counts.too_long + counts.never_fit == 30 and counts.finished > 0
     assert result.pool.in_use == 0
+
+
+@pytest.mark.parametrize("window", [0, 600])
+def test_keys_named_by_the_trace_hit_what_keys_of_its_tokens_hit(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = read_trace(section("mooncake_sample", max_requests=40)).requests()
+    small = plan_of(9000, max_model_len=131_072, window=window)
+    named = served(requests, small, prefix_caching=True)
+    monkeypatch.setattr(NamedChain, "suits", lambda item, granule: False)
+    assert served(requests, small, prefix_caching=True) == named
+    assert named.counts.hit_tokens > 0 and named.pool.evicted > 0
 
 
 def test_a_preempted_request_does_not_count_its_own_blocks_as_hits() -> None:

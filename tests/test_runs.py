@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 from block_models import HEAD, Setting, config_of
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvpipe.blocks import BlockManager
 from kvpipe.errors import ConfigError
+from kvpipe.specs.base import CacheLayer
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.runs import below, has, indices, joined, num_indices
+from kvpipe.stages.grouping.planning import plan
 
 PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=6)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(PAIRS, st.integers(0, 45))
 def test_runs_are_the_set_of_their_indices_in_one_spelling(pairs: Any, stop: int) -> None:
     ranges = [range(start, start + length) for start, length in sorted(pairs)]
@@ -59,3 +62,27 @@ def test_a_spec_that_answers_no_runs_is_told_so_by_name(answer: Any, got: str) -
     with pytest.raises(ConfigError, match=expected):
         manager.allocate("r", 5)
     assert manager.pool.num_free == 8
+
+
+WRONG_ANSWERS: list[tuple[str, Any, str]] = [
+    ("page_arrays", [], "page_arrays\\(\\) to answer a tuple of PageArray, got list \\[\\]"),
+    ("max_blocks", 2.5, "max_blocks\\(...\\) to answer a number of blocks, got float 2.5"),
+    ("peak_blocks", None, "peak_blocks\\(...\\) to answer a number of blocks, got NoneType"),
+    ("steady_blocks", -1, "steady_blocks\\(1, ...\\) to answer a number of blocks, got int -1"),
+    ("steady_cost", 3, "steady_cost\\(...\\) to answer \\(blocks, blocks a token\\), got int 3"),
+    ("hit_length", True, "hit_length\\(\\[True\\]\\) to answer tokens, got bool True"),
+    ("written", (0, 1), "written\\(0, 1, ...\\) to answer a range of positions, got tuple"),
+    ("resident", range(1), "resident\\(0, 1, ...\\) to answer ascending ranges"),
+]
+
+
+@pytest.mark.parametrize(("question", "answer", "said"), WRONG_ANSWERS)
+def test_a_plan_tells_whose_spec_answers_something_else(
+    question: str, answer: Any, said: str
+) -> None:
+    body = {"__module__": "third.party", question: lambda self, *asked: answer}
+    wrong = type("Theirs", (FullAttentionSpec,), body)
+    spec = wrong(block_size=4, **HEAD)
+    limits = Setting("", []).limits()
+    with pytest.raises(ConfigError, match=f"spec 'full': expected {said}.*mend third.party.Theirs"):
+        plan([CacheLayer(name="layers.0", spec=spec)], limits, 1 << 20)

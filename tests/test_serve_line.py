@@ -60,7 +60,8 @@ def test_a_line_read_back_gives_the_same_plan(asked: list[str], engine: list[str
     _, settings = read_serve_line(line)
     model, device = asked[:2]
     # The number of blocks stands for the bytes where a release has no flag for these.
-    again = run([model, device, *engine, "scheduler.max_concurrent_batches=1", *settings])
+    share = [word for word in asked if word.startswith("cache.gpu_memory_utilization=")]
+    again = run([model, device, *engine, *share, *settings])
     assert essence(again.plan) == essence(first.plan), line
 
 
@@ -83,7 +84,7 @@ def test_an_old_release_is_given_the_number_of_blocks() -> None:
 def test_the_line_names_size_length_requests_ranks_and_dtype() -> None:
     line = line_of(run(["model=llama", "device=h100_80gb", "parallel=tp2", "engine=vllm_0_33"]))
     assert line.startswith("vllm serve meta-llama/Llama-3.1-8B --dtype bfloat16 ")
-    for flag in ("--block-size 16", "--max-num-seqs 256", "--tensor-parallel-size 2"):
+    for flag in ("--block-size 16", "--max-num-seqs 1024", "--tensor-parallel-size 2"):
         assert flag in line
     assert "--kv-cache-memory-bytes" in line and "--max-model-len 131072" in line
 

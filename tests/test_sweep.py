@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvpipe.front.main import run
-from kvpipe.front.sweep import row_of_job
+from kvpipe.front.sweep_folder import row_of_job
 
 FOUR = ["-m", "cache=full,sliding", "cache.block_size=16,32", "backend=meta"]
 

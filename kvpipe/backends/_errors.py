@@ -15,6 +15,8 @@ _TOLD = {
     5: "pack: block_ids[{index}] is block {value}, the last one is {last}",
     6: "unpack: block_ids[{index}] is block {value}, the last one is {last}",
     7: "slot_mapping: request_index[{index}] is request {value}, the last one is {last}",
+    9: "attend: block_table[{index}] is block {value}, the last one is {last}",
+    10: "attend: request {index} sees token {value}, the last one of its block table is {last}",
     8: "slot_mapping: positions[{index}] is token {value}, the block table ends at {last}",
 }
 

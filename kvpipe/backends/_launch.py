@@ -8,13 +8,14 @@ of a launch, is here and in the plans, so that tests on a CPU run the lines a GP
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvpipe.backends._grid import MAX_GRID_Y, MAX_ROWS, THREADS, grid_x, lanes_and_rows
 from kvpipe.backends._launcher import Launcher
 from kvpipe.backends._pages import PageTable, check_extent, page_table
 from kvpipe.backends._slots import last_of_each_slot
+from kvpipe.backends.attention import AttentionPlan
 from kvpipe.backends.base import Array, Buffer
 from kvpipe.backends.gather import GatherPlan
 from kvpipe.backends.write import WritePlan
@@ -96,6 +97,16 @@ class KernelBackend(Launcher):
         plan = self._gather_plan(buffer, view, block_size, out_dtype, scale)
         return plan.heads_apart(self.table(block_tables).contiguous(), first_tokens, num_tokens)
 
+    def plan_gather_heads(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Callable[[Array, Sequence[int], int], Array]:
+        return self._gather_plan(buffer, view, block_size, out_dtype, scale).heads_apart
+
     def _gather_plan(
         self, buffer: Buffer, view: ArrayView, block_size: int, out_dtype: str | None, scale: float
     ) -> GatherPlan:
@@ -104,6 +115,43 @@ class KernelBackend(Launcher):
             ("gather", place, block_size, out_dtype, repr(scale)),
             lambda: GatherPlan(self, buffer, view, block_size, out_dtype, scale),
         )
+
+    # --- attention --------------------------------------------------------------------------------
+    def plan_attention(
+        self,
+        keys: tuple[Buffer, ArrayView],
+        values: tuple[Buffer, ArrayView],
+        num_query_heads: int,
+        block_size: int,
+        scaling: float,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> AttentionPlan:
+        """attend, checked once for one layer. See AttentionPlan."""
+        return AttentionPlan(self, keys, values, num_query_heads, block_size, scaling, scales)
+
+    def attend(
+        self,
+        keys: tuple[Buffer, ArrayView],
+        values: tuple[Buffer, ArrayView],
+        query: Array,
+        block_tables: Array,
+        spans: Array,
+        block_size: int,
+        scaling: float,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> Array:
+        heads = query.shape[1]
+        places = tuple((b.data.data_ptr(), b.num_bytes, view) for b, view in (keys, values))
+        plan = self.remembered(
+            ("attend", places, heads, block_size, repr((scaling, scales))),
+            lambda: self.plan_attention(keys, values, heads, block_size, scaling, scales),
+        )
+        tables = self.table(block_tables)
+        if tables.stride(1) != 1:
+            tables = tables.contiguous()
+        spans = self._ints(spans).contiguous()
+        longest = int((spans[:, 1] - spans[:, 0]).max()) if len(spans) else 0
+        return plan(query, tables, spans, max(longest, 0))
 
     # --- whole blocks -----------------------------------------------------------------------------
     def fill(

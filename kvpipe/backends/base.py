@@ -12,7 +12,7 @@ each view's own dimension 0. A block below zero is not held: it is skipped, and 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -92,6 +92,24 @@ class Backend(ABC):
         for (buffer, view), rows, scale in zip(targets, new, scales, strict=True):
             self.write_kv(buffer, view, rows, slot_mapping, scale)
 
+    def plan_write(
+        self,
+        targets: Sequence[tuple[Buffer, ArrayView]],
+        dtype: Any,
+        scales: Sequence[float] = (1.0, 1.0),
+    ) -> Callable[..., None]:
+        """write_kv of one array, or of K and V, for a layer that is written step after step:
+        plan(k, slots) or plan(k, slots, v), rows [T, H, D] of torch dtype `dtype`. A backend with
+        kernels checks strides and makes its launch here, once."""
+
+        def run(k: Array, slots: Array, v: Array | None = None) -> None:
+            if v is None:
+                self.write_kv(*targets[0], k, slots, scales[0])
+            else:
+                self.write_kv_pair(targets, [k, v], slots, scales)
+
+        return run
+
     @abstractmethod
     def gather(
         self,
@@ -121,6 +139,42 @@ class Backend(ABC):
     ) -> Array:
         """[R, H, num_tokens, D], as dense attention wants it: through row r of block_tables
         [R, max_blocks] the tokens [first_tokens[r], first_tokens[r] + num_tokens) of its blocks."""
+
+    def plan_gather_heads(
+        self,
+        buffer: Buffer,
+        view: ArrayView,
+        block_size: int,
+        out_dtype: str | None = None,
+        scale: float = 1.0,
+    ) -> Callable[[Array, Sequence[int], int], Array]:
+        """gather_heads of a layer that is read step after step: plan(block_tables, first_tokens,
+        num_tokens), block_tables contiguous int32."""
+
+        def run(block_tables: Array, first_tokens: Sequence[int], num_tokens: int) -> Array:
+            return self.gather_heads(
+                buffer, view, block_tables, first_tokens, num_tokens, block_size, out_dtype, scale
+            )
+
+        return run
+
+    @abstractmethod
+    def attend(
+        self,
+        keys: tuple[Buffer, ArrayView],
+        values: tuple[Buffer, ArrayView],
+        query: Array,
+        block_tables: Array,
+        spans: Array,
+        block_size: int,
+        scaling: float,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> Array:
+        """Decode attention, softmax(scaling * q K) V in float32: [R, Q, Dv] in the query's dtype.
+
+        query [R, Q, D], query head q reads KV head q // (Q / H); block_tables [R, max_blocks]
+        (block_size tokens an entry); spans [R, 2]: each request sees its tokens [first, stop), of
+        those the ones whose blocks are held; where none is, zeros. scales: of K and V, for fp8."""
 
     @abstractmethod
     def copy_blocks(

@@ -105,7 +105,7 @@ class GatherPlan:
     def heads_apart(self, tables: Array, first_tokens: Sequence[int], num_tokens: int) -> Array:
         """[R, H, num_tokens, D]: of the blocks in each row of tables [R, max_blocks] (int32,
         contiguous) the tokens [first, first + num_tokens)."""
-        last = max(first_tokens, default=0) + num_tokens
+        last = max(first_tokens, default=0) + num_tokens if num_tokens else 0
         if last > min(tables.shape[1] * self._block_size, self._max_tokens):
             self._refuse(tables.shape[1], last)
         out = self._new(len(first_tokens), self._heads, num_tokens, self._width)

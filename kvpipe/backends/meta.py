@@ -38,9 +38,9 @@ class MetaBackend(Backend):
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         return None
 
-    array = fill = write_kv = gather = gather_heads = copy_blocks = slot_mapping = pack = unpack = (
-        _nothing
-    )
+    array = fill = write_kv = gather = gather_heads = attend = copy_blocks = slot_mapping = pack = (
+        unpack
+    ) = _nothing
 
 
 PLUGIN = MetaBackend

@@ -181,6 +181,34 @@ class TorchBackend(Backend):
             return self.torch.empty(shape, dtype=self.dtype(out_dtype or view.dtype))
         return self.torch.stack(rows)
 
+    def attend(
+        self,
+        keys: tuple[Buffer, ArrayView],
+        values: tuple[Buffer, ArrayView],
+        query: Array,
+        block_tables: Array,
+        spans: Array,
+        block_size: int,
+        scaling: float,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> Array:
+        torch, heads, size_v = self.torch, keys[1].shape[2], values[1].shape[3]
+        out = query.new_zeros((*query.shape[:2], size_v))
+        scales = scales if keys[1].dtype in FP8_MAX else (1.0, 1.0)
+        for row, (first, stop) in enumerate(self._ints(spans).tolist()):
+            table = self._ints(block_tables)[row]
+            held = (table >= 0) & (table * block_size < keys[1].shape[0] * keys[1].shape[1])
+            seen = held.repeat_interleave(block_size)[first:stop]
+            k, v = (
+                self.gather(*where, table, stop, block_size, "float32", scale)[first:][seen]
+                for where, scale in zip((keys, values), scales, strict=True)
+            )
+            if len(k):
+                q = query[row].float().reshape(heads, -1, query.shape[2])
+                weights = torch.einsum("hgd,thd->hgt", q * scaling, k).softmax(-1)
+                out[row] = torch.einsum("hgt,thd->hgd", weights, v).flatten(0, 1).to(query.dtype)
+        return out
+
     def copy_blocks(
         self,
         buffers: Sequence[Buffer],

@@ -4,7 +4,7 @@ Imports numpy (the extra `torch` brings it); nothing that plans imports this pac
 """
 
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
-from kvpipe.blocks.hashing import MediaRange, PrefixIdentity
+from kvpipe.blocks.hashing import MediaRange, PrefixChain, PrefixIdentity
 from kvpipe.blocks.manager import BlockManager
 from kvpipe.blocks.pool import NULL_BLOCK, BlockPool, PoolStats
 from kvpipe.blocks.request import BlockCopy
@@ -18,5 +18,6 @@ __all__ = [
     "MediaRange",
     "OutOfBlocks",
     "PoolStats",
+    "PrefixChain",
     "PrefixIdentity",
 ]

@@ -7,11 +7,13 @@ length at which something changes, and whole batches are served by array look-up
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.runs import Runs, has, num_indices
 
 # Columns of what `DecodePlan.at` returns, in tokens or table indices; -1 where there is none.
@@ -25,6 +27,18 @@ _COLUMNS = 6
 _MOST = 1 << 16  # lengths remembered; then all are forgotten
 
 
+class DecodeStep(NamedTuple):
+    """The columns above of one length, and the indices held."""
+
+    take: int
+    drop: int
+    simple: int
+    until: int
+    position: int
+    advance: int
+    want: Runs
+
+
 class DecodePlan:
     """Of one group, for requests of equal limits. span: tokens that an index stands for. ranks:
     context parallel ranks that share a span (with several, every step is looked at anew)."""
@@ -32,28 +46,39 @@ class DecodePlan:
     def __init__(self, spec: KVCacheSpec, limits: RequestLimits, span: int, ranks: int) -> None:
         self.spec, self.limits, self.span, self.ranks = spec, limits, span, ranks
         self._entry_of: dict[int, int] = {}
-        self._wants: list[Runs] = []
+        self._steps: list[DecodeStep] = []
         self._entries = np.empty((64, _COLUMNS), np.int64)
 
     def at(self, computed: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[Runs]]:
         """[n, 6] and n: the columns above, and the indices held, of a one-token step of requests
         with those numbers of tokens stored (at least one each)."""
+        self._forget_if_full()
         known = self._entry_of
-        if len(known) > _MOST:
-            known.clear()
-            self._wants.clear()
         entries = [known[c] if c in known else self._learn(c) for c in computed]
-        return self._entries[entries], [self._wants[entry] for entry in entries]
+        return self._entries[entries], [self._steps[entry].want for entry in entries]
+
+    def step(self, computed: int) -> DecodeStep:
+        """The same of one request."""
+        entry = self._entry_of.get(computed)
+        if entry is None:
+            self._forget_if_full()
+            entry = self._learn(computed)
+        return self._steps[entry]
+
+    def _forget_if_full(self) -> None:
+        if len(self._entry_of) > _MOST:
+            self._entry_of.clear()
+            self._steps.clear()
 
     def _learn(self, computed: int) -> int:
-        entry = len(self._wants)
+        entry = len(self._steps)
         if entry == len(self._entries):
             self._entries = np.concatenate((self._entries, np.empty_like(self._entries)))
         want = held_at(self.spec, computed, 1, self.limits)
-        self._entries[entry, : SIMPLE + 1] = self._changes(computed, want)
-        self._entries[entry, UNTIL] = self._until(computed, want)
-        self._entries[entry, POSITION:] = self._positions(computed)
-        self._wants.append(want)
+        until = self._until(computed, want)
+        step = DecodeStep(*self._changes(computed, want), until, *self._positions(computed), want)
+        self._entries[entry] = step[:_COLUMNS]
+        self._steps.append(step)
         self._entry_of[computed] = entry
         return entry
 
@@ -76,11 +101,11 @@ class DecodePlan:
         if self.ranks > 1:
             return computed + 1
         same, changed = computed, (computed // self.span + 1) * self.span
-        if held_at(self.spec, changed - 1, 1, self.limits) == want:
+        if self.spec.resident(changed - 1, 1, self.limits) == want:
             return changed
         while changed - same > 1:
             middle = (same + changed) // 2
-            if held_at(self.spec, middle, 1, self.limits) == want:
+            if self.spec.resident(middle, 1, self.limits) == want:
                 same = middle
             else:
                 changed = middle
@@ -94,4 +119,7 @@ class DecodePlan:
 
 def _ends(runs: Runs) -> list[int]:
     """The first two and last two indices of each run: enough to see whether it changed by one."""
-    return sorted({i for run in runs for i in (*run[:2], *run[-2:])})
+    ends: list[int] = []
+    for run in runs:
+        ends += run if len(run) < 5 else (run[0], run[1], run[-2], run[-1])
+    return ends

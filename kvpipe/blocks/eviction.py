@@ -24,6 +24,7 @@ class EvictionOrder:
         self._num_blocks = num_blocks
         self._ring = np.empty(0, np.int32)
         self._place = np.empty(0, np.int32)
+        self._ring_at, self._place_of = self._ring.data, self._place.data
         self._head = self._tail = 0
         self.count = 0
 
@@ -37,6 +38,7 @@ class EvictionOrder:
             # Half a pool of slack: a compaction pays for at least num_blocks / 2 appends.
             self._ring = np.empty(self._num_blocks + self._num_blocks // 2 + 64, np.int32)
             self._place = np.full(self._num_blocks, ABSENT, np.int32)
+            self._ring_at, self._place_of = self._ring.data, self._place.data
         if self._tail + len(ids) > self._ring.size:
             self._compact()
         stop = self._tail + len(ids)
@@ -65,6 +67,20 @@ class EvictionOrder:
         popped = np.concatenate(taken)
         self.remove(popped)
         return popped
+
+    def pop_one(self) -> int:
+        """The oldest block; count must not be 0."""
+        head = self._head
+        while self._place_of[self._ring_at[head]] != head:
+            head += 1
+        block: int = self._ring_at[head]
+        self._head = head + 1
+        self.remove_one(block)
+        return block
+
+    def remove_one(self, block: int) -> None:
+        self._place_of[block] = ABSENT
+        self.count -= 1
 
     def ids(self) -> Ids:
         """All blocks in the order, oldest first."""

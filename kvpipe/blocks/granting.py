@@ -6,16 +6,17 @@ to write into where another request still reads it. Requests that only decode go
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
+from kvpipe.blocks.checks import Ids
 from kvpipe.blocks.decode import UNTIL
-from kvpipe.blocks.errors import OutOfBlocks
-from kvpipe.blocks.pool import BlockPool, Ids
+from kvpipe.blocks.errors import BlockError, OutOfBlocks
+from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.request import BlockCopy, LiveRequest
 from kvpipe.blocks.table import Change, GroupTable, SteadyStep
 from kvpipe.specs.base import RequestLimits
@@ -41,10 +42,12 @@ class Granter:
         self.run_until = np.zeros(num_rows, np.int64)
         # Rows that hold exactly what their last decode step wanted.
         self._steady = np.zeros(num_rows, np.bool_)
+        # The same memory, for one row at a time.
+        self.until_of, self._steady_of = self.run_until.data, self._steady.data
 
     def look_anew(self, row: int) -> None:
         """What the row holds is not what a decode step left: ask the specs at its next step."""
-        self.run_until[row], self._steady[row] = 0, False
+        self.until_of[row], self._steady_of[row] = 0, False
 
     # --- one by one ----------------------------------------------------------------------------
     def grant(self, moves: Sequence[Move]) -> tuple[BlockCopy, ...]:
@@ -85,12 +88,19 @@ class Granter:
             kind = self.tables[group].spec.kind
             raise OutOfBlocks(needed, free, group, f"{who}: group {group} ({kind}) ran short: ")
 
+    def refuse_length(self, request: Hashable, num_tokens: int) -> None:
+        if num_tokens > self.limits.max_model_len:
+            raise BlockError(
+                f"request {request!r}: {num_tokens} tokens are more than max_model_len "
+                f"{self.limits.max_model_len}"
+            )
+
     def start_run(self, live: LiveRequest, stored: int) -> None:
         """Prepare the decode steps from `stored` tokens on, once what they hold is granted."""
         row, limits = live.row, live.limits
         until = [table.start_run(row, stored, limits) for table in self.tables]
-        self.run_until[row] = min([*until, self.limits.max_model_len])
-        self._steady[row] = limits is self.limits and not live.forked
+        self.until_of[row] = min([*until, self.limits.max_model_len])
+        self._steady_of[row] = limits is self.limits and not live.forked
 
     def _changes(self, move: Move, copied: dict[int, int]) -> list[Change]:
         changes = []
@@ -131,6 +141,31 @@ class Granter:
         self.pool.free(old)
         table.put(row, change.copy, new)
         return [BlockCopy(group, *pair) for pair in zip(old.tolist(), new.tolist(), strict=True)]
+
+    # --- a few, without numpy ------------------------------------------------------------------
+    def grant_few(self, rows: Sequence[int], stored: Sequence[int]) -> bool:
+        """One decode token for rows that only decode. False: nothing was done, grant one by one."""
+        longest, steady = self.limits.max_model_len, self._steady_of
+        if not all(steady[row] for row in rows) or max(stored) >= longest:
+            return False
+        steps = [
+            (table, row, table.steady_plan.step(tokens))
+            for table in self.tables
+            for row, tokens in zip(rows, stored, strict=True)
+        ]
+        needed = sum(step.take >= 0 for _, _, step in steps)
+        if needed > self.pool.num_free or not all(step.simple for _, _, step in steps):
+            return False
+        for table, row, step in steps:
+            if step.drop >= 0 and (block := table.drop_at(row, step.drop)) > 0:
+                self.pool.free_one(block)
+        for row in rows:
+            self.until_of[row] = longest
+        for table, row, step in steps:
+            table.enter_step(row, step, self.pool.allocate_one() if step.take >= 0 else -1)
+            if step.until < self.until_of[row]:
+                self.until_of[row] = step.until
+        return True
 
     # --- all at once -------------------------------------------------------------------------
     def grant_steady(self, rows: Ids, computed: npt.NDArray[np.int64]) -> bool:

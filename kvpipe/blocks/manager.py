@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvpipe.blocks.checks import Ids
+from kvpipe.blocks.decoding import Decoding
 from kvpipe.blocks.errors import BlockError
 from kvpipe.blocks.granting import Granter, Move
 from kvpipe.blocks.hashing import PrefixChain, PrefixIdentity, token_bytes
-from kvpipe.blocks.pool import BlockPool, Ids
+from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.prefix_cache import PrefixCache
 from kvpipe.blocks.request import BlockCopy, LiveRequest, PrefixStats, SwappedRequest
 from kvpipe.blocks.seats import Seats
@@ -67,6 +69,12 @@ class BlockManager:
         self._granter = Granter(self.pool, self.tables, limits, max_num_requests)
         self._seats = Seats(max_num_requests)
         self._slots = [GroupSlots(kv_sharing_fast_prefill) for _ in self.tables]
+        self._decoding = Decoding(
+            self._seats,
+            self._granter,
+            self.prefixes,
+            list(zip(self.tables, self._slots, strict=True)),
+        )
         self._shared = dict(shared_layers)
         self._fast_prefill = kv_sharing_fast_prefill
         self._group_of = self._layers_to_groups(config)
@@ -95,20 +103,27 @@ class BlockManager:
         *,
         identity: PrefixIdentity | None = None,
         encoder_tokens: int | None = None,
+        chain: PrefixChain | None = None,
     ) -> int:
         """A new request. Returns how many of its first tokens are cached: their blocks are held
         from now on and need not be computed. At least one token of the prompt always remains.
 
         prompt_tokens may be left out without prefix caching. encoder_tokens: of this request
-        (None: the limits' max_encoder_tokens)."""
+        (None: the limits' max_encoder_tokens). chain: the prompt's keys, where they are known
+        already, in place of its tokens."""
         self._seats.refuse_new(request)
         limits = self._limits_with(encoder_tokens)
-        chain = None
-        if self.prefix_caching and prompt_tokens is not None:
-            chain = PrefixChain(self.prefixes.granule, identity or PrefixIdentity())
+        if chain is not None and chain.granule != self.granule:
+            raise BlockError(f"keys every {chain.granule} tokens, expected every {self.granule}")
+        if not self.prefix_caching:
+            chain = None
+        elif chain is None and prompt_tokens is not None:
+            chain = PrefixChain(self.granule, identity or PrefixIdentity())
             chain.extend(prompt_tokens)
         if prompt_tokens is not None:
-            self._check_length(request, len(prompt_tokens))
+            self._granter.refuse_length(request, len(prompt_tokens))
+        elif chain is not None:
+            self._granter.refuse_length(request, chain.num_tokens)
         live = self._seat(LiveRequest(request, -1, limits, chain), 0)
         hit = self.prefixes.claim(live, chain) if chain is not None else 0
         self._seats.num_tokens[live.row] = hit
@@ -145,22 +160,7 @@ class BlockManager:
         """One decode step: room for one more token of each request, for all or for none.
 
         token_ids: the tokens, one a request; needed by requests that are cached by prefix."""
-        rows = self._seats.rows(requests)
-        if token_ids is not None and len(token_ids) != len(rows):
-            raise BlockError(f"{len(rows)} requests but {len(token_ids)} token ids")
-        computed = self._seats.num_tokens[rows]
-        due = (computed >= self._granter.run_until[rows]).nonzero()[0]
-        if self.prefix_caching:
-            self._check_known(rows, token_ids)
-        copies = self._grant_due(rows[due], computed[due]) if len(due) else ()
-        self._seats.num_tokens[rows] = computed + 1
-        for table, slots in zip(self.tables, self._slots, strict=True):
-            now = table.next_slot[rows]
-            table.next_slot[rows] = now + table.advance[rows]
-            slots.extend(now, decode=True)
-        if self.prefix_caching:
-            self._note_tokens(rows, computed, token_ids)
-        return copies
+        return self._decoding.step(requests, token_ids)
 
     def fork(self, parent: Hashable, child: Hashable) -> None:
         """A second request with the same tokens: it shares the parent's blocks, and whichever of
@@ -291,33 +291,6 @@ class BlockManager:
         return self.prefixes.granule
 
     # --- parts ---------------------------------------------------------------------------------
-    def _grant_due(self, rows: Ids, computed: npt.NDArray[np.int64]) -> tuple[BlockCopy, ...]:
-        """One decode token for rows at which something changes."""
-        if self._granter.grant_steady(rows, computed):
-            return ()
-        moves = [
-            Move(self._seats.at(row), stored, 1)
-            for row, stored in zip(rows.tolist(), computed.tolist(), strict=True)
-        ]
-        for move in moves:
-            self._check_decodes(move.live, move.computed)
-        copies = self._granter.grant(moves)
-        for move in moves:
-            self._granter.start_run(move.live, move.computed)
-        return copies
-
-    def _note_tokens(
-        self, rows: Ids, computed: npt.NDArray[np.int64], token_ids: Sequence[int] | None
-    ) -> None:
-        if token_ids is not None:
-            pending = self._seats.pending
-            for row, token in zip(rows.tolist(), token_ids, strict=True):
-                pending[row].append(token)
-        for i in ((computed + 1) % self.prefixes.granule == 0).nonzero()[0].tolist():
-            live = self._seats.at(rows[i])
-            if live.chain is not None:
-                self.prefixes.complete(live, int(computed[i]), 1)
-
     def _seat(self, live: LiveRequest, num_tokens: int) -> LiveRequest:
         self._seats.seat(live, num_tokens)
         self._granter.look_anew(live.row)
@@ -352,7 +325,7 @@ class BlockManager:
                 f"request {live.name!r}: {new + lookahead} tokens in one step, at most {in_flight} "
                 "fit (max_num_batched_tokens): allocate a smaller chunk"
             )
-        self._check_length(live.name, computed + new)
+        self._granter.refuse_length(live.name, computed + new)
         token_bytes(token_ids)
         known = live.known_tokens + len(token_ids)
         if live.chain is not None and known < computed + new:
@@ -360,25 +333,3 @@ class BlockManager:
                 f"request {live.name!r}: {computed + new} tokens to store, {known} known: prefix "
                 "caching needs their ids (token_ids)"
             )
-
-    def _check_decodes(self, live: LiveRequest, computed: int) -> None:
-        if not computed:
-            raise BlockError(f"request {live.name!r} has no tokens yet: allocate its prompt first")
-        self._check_length(live.name, computed + 1)
-
-    def _check_length(self, request: Hashable, num_tokens: int) -> None:
-        if num_tokens > self.limits.max_model_len:
-            raise BlockError(
-                f"request {request!r}: {num_tokens} tokens are more than max_model_len "
-                f"{self.limits.max_model_len}"
-            )
-
-    def _check_known(self, rows: Ids, token_ids: Sequence[int] | None) -> None:
-        if token_ids is not None:
-            token_bytes(token_ids)
-        else:
-            for row in rows.tolist():
-                if (live := self._seats.at(row)).chain is not None:
-                    raise BlockError(
-                        f"request {live.name!r} is cached by prefix: append needs its token id"
-                    )

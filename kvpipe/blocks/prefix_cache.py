@@ -19,7 +19,7 @@ from kvpipe.blocks.hashing import PrefixChain
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.request import LiveRequest, PrefixStats
 from kvpipe.blocks.table import GroupTable
-from kvpipe.specs.base import held_at
+from kvpipe.specs.answers import held_at
 from kvpipe.specs.runs import below, indices
 
 _Found = Mapping[int, Sequence[int | None]]  # group -> block of each index, None: not cached
@@ -33,6 +33,8 @@ class PrefixCache:
         possible = bool(tables) and all(table.caches_prefixes for table in tables)
         self.enabled = wanted and possible
         self.granule = gcd(*(table.span for table in tables)) or 1
+        # The same tokens have another content in another group's layers: the group ends the key.
+        self._suffixes = [group.to_bytes(2, "little") for group in range(len(tables))]
         self._queried = self._hit = 0
         self._unwritten: set[int] = set()  # blocks of states that this step computes
 
@@ -113,10 +115,24 @@ class PrefixCache:
                 if table.is_state:
                     self._unwritten.update(blocks.tolist())
 
-    def _keys(self, chain: PrefixChain, group: int, of: range) -> list[bytes]:
-        """The keys of the group's blocks at those indices. The same tokens have another content in
-        another group's layers, hence the group in the key."""
-        ratio = self.tables[group].span // self.granule
-        suffix = group.to_bytes(2, "little")
-        ends = chain.keys[(of.start + 1) * ratio - 1 : of.stop * ratio : ratio]
+    def complete_at(self, live: LiveRequest, stored: int) -> None:
+        """The same after a decode step, which brought the `stored`-th token."""
+        chain = live.chain
+        assert chain is not None
+        chain.extend(live.pending)
+        live.pending.clear()
+        key = chain.keys[stored // self.granule - 1]
+        for g, table in enumerate(self.tables):
+            if stored % table.span:
+                continue
+            block = table.id_at[live.row, stored // table.span - 1]
+            if block > 0:
+                self.pool.register_one(block, key + self._suffixes[g])
+                if table.is_state:
+                    self._unwritten.add(block)
+
+    def _keys(self, chain: PrefixChain, group: int, indices: range) -> list[bytes]:
+        """The keys of the group's blocks at those indices."""
+        ratio, suffix = self.tables[group].span // self.granule, self._suffixes[group]
+        ends = chain.keys[(indices.start + 1) * ratio - 1 : indices.stop * ratio : ratio]
         return [key + suffix for key in ends]

@@ -7,10 +7,8 @@ more. So content is found as long as a block holds it, and no idle block holds w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-
-import numpy as np
-import numpy.typing as npt
 
 
 class PrefixIndex:
@@ -34,6 +32,9 @@ class PrefixIndex:
     def lookup(self, keys: Iterable[bytes]) -> list[int | None]:
         """The block of each key, None where there is none."""
         return list(map(self._block_of.get, keys))
+
+    def block_of(self, key: bytes) -> int | None:
+        return self._block_of.get(key)
 
     def key_of(self, block: int) -> bytes | None:
         return self._key_of.get(block)
@@ -81,10 +82,10 @@ class PrefixIndex:
         del self._key_of[block]
         return False
 
-    def remove(self, blocks: npt.NDArray[np.intp] | Sequence[int]) -> None:
+    def remove(self, blocks: Sequence[int]) -> None:
         """Forget the keys of these blocks, none of which has a copy."""
-        for block in np.asarray(blocks).tolist():
-            del self._block_of[self._key_of.pop(block)]
+        keys = list(map(self._key_of.pop, blocks))
+        deque(map(self._block_of.__delitem__, keys), maxlen=0)
 
     def replaced(self, key: bytes, block: int) -> int:
         """block is found by key from now on; the block that was, which is forgotten."""

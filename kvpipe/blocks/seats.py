@@ -12,7 +12,6 @@ from collections.abc import Hashable, MutableSequence, Sequence
 import numpy as np
 
 from kvpipe.blocks.errors import BlockError
-from kvpipe.blocks.pool import Ids
 from kvpipe.blocks.request import LiveRequest, SwappedRequest
 
 _DISCARD: deque[int] = deque(maxlen=0)  # for tokens of requests whose prefixes are not cached
@@ -25,11 +24,12 @@ class Seats:
         self.live: dict[Hashable, LiveRequest] = {}
         self.swapped: dict[Hashable, SwappedRequest] = {}
         self.num_tokens = np.zeros(num_rows, np.int64)
+        self.stored_of = self.num_tokens.data  # the same memory, for one row at a time
         self.pending: list[MutableSequence[int]] = [_DISCARD] * num_rows
         self._row_of: dict[Hashable, int] = {}
         self._at_row: list[LiveRequest | None] = [None] * num_rows
         self._free_rows = list(range(num_rows - 1, -1, -1))
-        self._last_batch: tuple[list[Hashable], Ids] = ([], np.empty(0, np.intp))
+        self._last_batch: tuple[list[Hashable], list[int]] = ([], [])
 
     def seat(self, live: LiveRequest, num_tokens: int) -> LiveRequest:
         live.row = self._free_rows.pop()
@@ -37,12 +37,12 @@ class Seats:
         self._row_of[live.name] = live.row
         self._at_row[live.row] = live
         self.pending[live.row] = _DISCARD if live.chain is None else live.pending
-        self.num_tokens[live.row] = num_tokens
+        self.stored_of[live.row] = num_tokens
         return live
 
     def unseat(self, live: LiveRequest) -> None:
         del self.live[live.name], self._row_of[live.name]
-        self._last_batch = ([], np.empty(0, np.intp))
+        self._last_batch = ([], [])
         self._at_row[live.row] = None
         self._free_rows.append(live.row)
 
@@ -58,13 +58,13 @@ class Seats:
         except KeyError:
             raise BlockError(self._why_not_live(request)) from None
 
-    def rows(self, requests: Sequence[Hashable]) -> Ids:
+    def rows(self, requests: Sequence[Hashable]) -> list[int]:
         """[n] rows of live requests, each named once."""
         names, rows = self._last_batch
         if requests == names:  # the batch of the step before, most often
             return rows
         try:
-            rows = np.array(list(map(self._row_of.__getitem__, requests)), np.intp)
+            rows = list(map(self._row_of.__getitem__, requests))
         except KeyError as error:
             raise BlockError(self._why_not_live(error.args[0])) from None
         if len(set(requests)) != len(rows):

@@ -16,15 +16,24 @@ class GrowingSlots:
 
     def __init__(self) -> None:
         self._array = np.empty(1024, np.int64)
+        self._at = self._array.data  # the same memory, for one slot at a time
         self._used = 0
 
     def clear(self) -> None:
         self._used = 0
 
+    def push(self, slot: int) -> None:
+        if self._used == len(self._array):
+            self.extend(np.array([slot]))
+            return
+        self._at[self._used] = slot
+        self._used += 1
+
     def extend(self, slots: Slots) -> None:
         stop = self._used + len(slots)
         if stop > len(self._array):
             self._array = np.concatenate((self._array, np.empty(stop, np.int64)))
+            self._at = self._array.data
         self._array[self._used : stop] = slots
         self._used = stop
 
@@ -42,7 +51,13 @@ class GroupSlots:
 
     def clear(self) -> None:
         self.all.clear()
-        self.decode.clear()
+        if self._keep_decode:
+            self.decode.clear()
+
+    def push_decode(self, slot: int) -> None:
+        self.all.push(slot)
+        if self._keep_decode:
+            self.decode.push(slot)
 
     def extend(self, slots: Slots, *, decode: bool) -> None:
         self.all.extend(slots)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvpipe.blocks.decode import ADVANCE, DROP, POSITION, SIMPLE, TAKE, UNTIL, DecodePlan
+from kvpipe.blocks.decode import ADVANCE, DROP, POSITION, SIMPLE, TAKE, DecodePlan, DecodeStep
 from kvpipe.cache.plan import KVCacheGroupSpec
-from kvpipe.specs.base import RequestLimits, cdiv, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import RequestLimits, cdiv
 from kvpipe.specs.runs import Runs, has, indices
 
 Ids = npt.NDArray[np.intp]
@@ -52,10 +53,14 @@ class GroupTable:
         first = group.spec.of_layer(group.layer_names[0]) if group.layer_names else group.spec
         self.is_state = first.is_state
         self.ids = np.full((num_rows, 1), absent, np.int32)
+        # The same memory, for one entry at a time (here and below).
+        self.id_at = self.ids.data
         self.held: list[Runs] = [()] * num_rows
         self.next_slot = np.full(num_rows, -1, np.int64)
         self.advance = np.zeros(num_rows, np.int64)
-        self._decode_plans: dict[RequestLimits, DecodePlan] = {}
+        self.next_slot_of, self.advance_of = self.next_slot.data, self.advance.data
+        self.steady_plan = DecodePlan(self.spec, limits, self.span, self.ranks)
+        self._decode_plans = {limits: self.steady_plan}
 
     @property
     def caches_prefixes(self) -> bool:
@@ -133,7 +138,7 @@ class GroupTable:
         if width > have:
             wider = np.full((rows, max(width, 2 * have)), self.absent, np.int32)
             wider[:, :have] = self.ids
-            self.ids = wider
+            self.ids, self.id_at = wider, wider.data
 
     # --- slots -------------------------------------------------------------------------------
     def slots(self, row: int, positions: range) -> npt.NDArray[np.int64]:
@@ -156,9 +161,32 @@ class GroupTable:
 
     def start_run(self, row: int, computed: int, limits: RequestLimits) -> int:
         """Prepare the slots of decode steps from `computed` tokens on; until how many tokens."""
-        columns, _ = self.decode_plan(limits).at([computed])
-        self._start_slots(np.array([row]), columns)
-        return int(columns[0, UNTIL])
+        step = self.decode_plan(limits).step(computed)
+        self.start_slot(row, step)
+        return step.until
+
+    def enter_step(self, row: int, step: DecodeStep, block: int) -> None:
+        """What a decode step leaves in a row: block at the index it takes, if it takes one."""
+        if step.take >= 0:
+            self._widen(step.take + 1)
+            self.id_at[row, step.take] = block
+        self.held[row] = step.want
+        self.start_slot(row, step)
+
+    def drop_at(self, row: int, index: int) -> int:
+        """Take out the block at an index; 0 or less where none is."""
+        block: int = self.id_at[row, index]
+        self.id_at[row, index] = self.absent
+        return block
+
+    def start_slot(self, row: int, step: DecodeStep) -> None:
+        index, offset = divmod(max(0, step.position), self.span)
+        block: int = self.id_at[row, index]
+        if step.position < 0 or block <= 0 or offset % self.ranks != self.rank % self.ranks:
+            self.next_slot_of[row], self.advance_of[row] = -1, 0
+            return
+        self.next_slot_of[row] = block * self.block_size + offset // self.ranks
+        self.advance_of[row] = step.advance
 
     def _start_slots(self, rows: Ids, columns: npt.NDArray[np.int64]) -> None:
         position = columns[:, POSITION]

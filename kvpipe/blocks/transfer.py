@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvpipe.blocks.pool import Ids
+from kvpipe.blocks.checks import Ids
 from kvpipe.blocks.request import BlockCopy
 
 if TYPE_CHECKING:

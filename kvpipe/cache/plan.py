@@ -6,6 +6,7 @@ Sizes in bytes, lengths in tokens. Everything is frozen and free of torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvpipe.notes import Note
@@ -26,6 +27,16 @@ class LayerPages:
     block_stride: int
     layer_stride: int = 0
     head_stride: int | None = None
+
+    @classmethod
+    def one_a_block(cls, layer: str, page: int) -> LayerPages:
+        """Pages one after the other from byte 0. Fills the frozen instance at once: field by field
+        takes a quarter of the planning time of a model whose layers are alike."""
+        made = cls.__new__(cls)
+        made.__dict__.update(
+            layer=layer, offset=0, block_stride=page, layer_stride=0, head_stride=None
+        )
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +175,7 @@ class Plan:
     shared_layers: tuple[tuple[str, str], ...]
     padding: tuple[Padding, ...]
     capacity: Capacity | None  # None when there is nothing to store
-    printed: tuple[EngineCapacity, ...]
+    printed: Sequence[EngineCapacity]  # as a tuple; a line is worked out when it is read
     notes: tuple[Note, ...] = ()
 
     @property

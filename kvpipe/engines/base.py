@@ -12,7 +12,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.specs.base import RequestLimits, Stores
+from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.stores import Stores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class EngineRules:
     prefill_context_parallel: bool = True  # False: the tokens are spread over dcp ranks only
     tokens_in_flight: Literal["all_batches", "one_batch"] = "all_batches"
     mamba_mode_all: Literal["every_boundary", "as_none"] = "every_boundary"
+    # States of a prefill that Mamba-2 layers keep beside the others, in mode align.
+    mamba2_checkpoint_blocks: int = 0
     # What the block of attention layers is a multiple of where they share a pool with states: the
     # layout's own, or the block size that was set, where that is larger.
     state_alignment: Literal["layout", "set_block_size"] = "layout"
@@ -64,6 +67,7 @@ class EngineRules:
     bucket_by: Literal["equal", "merge"] = "equal"
     # Buckets are padded to the largest when it is less than this many times the smallest.
     padding_threshold: float = 1.25
+    layers_per_group: int | None = None  # this many instead, where whoever plans chooses
     states_of_one_type: Literal["any_page", "equal_pages"] = "any_page"
     promotion_takes_block_size: bool = True  # of the full layers, by layers promoted to join them
     # Pages that differ in size. refuse: they must divide the largest. pad_states: states are padded

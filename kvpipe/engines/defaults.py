@@ -6,6 +6,7 @@ serve`) or "llm" (the Python class), which get different batch budgets.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,6 +77,20 @@ DEFAULTS: tuple[Row, ...] = (
             (False, (0, 9, 2), None, "pull requests 18974 and 19312: what grows after the start"),
         )
     ),
+    Row(rule="cpu_block_size", value=128, source="0.17.0 to 0.32.0; started in docs/live.md"),
+    Row(
+        rule="cpu_latent_block_size",
+        value=128,
+        until=(0, 28, 0),
+        source="0.26.0 sets one size for all, 0.28.0 another for latent rows",
+        certain=False,
+    ),
+    Row(
+        rule="cpu_latent_block_size",
+        value=16,
+        since=(0, 28, 0),
+        source="the only size of the decode kernel, where the processor has no AMX tiles",
+    ),
     Row(
         rule="chunked_prefill_beyond",
         value=32768,
@@ -97,6 +112,17 @@ class EngineDefaults:
     max_concurrent_batches: int
     hybrid_prefix_caching: bool
     graphs_reserved: bool
+
+
+# Of kvpipe's own rules, on every device: a batch budget that leaves the cache most of the memory.
+OWN = EngineDefaults(
+    max_num_batched_tokens=2048,
+    max_num_seqs=256,
+    gpu_memory_utilization=0.90,
+    max_concurrent_batches=1,
+    hybrid_prefix_caching=True,
+    graphs_reserved=True,
+)
 
 
 def defaults_of(
@@ -159,6 +185,11 @@ def _batches(version: Version, is_async: bool, pp: int) -> int:
     if version >= (0, 26, 0):
         return pp + 1
     return 2 if is_async and pp == 1 else pp
+
+
+def block_size_on_a_cpu(version: str, kinds: Collection[str]) -> int:
+    """Tokens a block has there if nobody sets it; kinds: of the model's caches."""
+    return int(_value("cpu_latent_block_size" if "mla" in kinds else "cpu_block_size", version))
 
 
 def graphs_reserved(version: str) -> bool:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.specs.base import Stores
+from kvpipe.specs.stores import Stores
 
 Version = tuple[int, int, int]
 READ: tuple[Version, ...] = ((0, 17, 0), (0, 33, 0))  # planning was read and checked in these
@@ -47,7 +47,6 @@ class Row:
 
 
 _READ = "vLLM 0.17.0 and 0.33.0, checked case by case against their own plans"
-_BETWEEN = "changed after 0.17.0, by 0.33.0: the release is not known"
 
 # A layer that keeps every token takes the first one's sizes where these differ.
 _FULL_0_17 = frozenset({"kind", "sink_len", "head_size_v"})
@@ -71,6 +70,9 @@ _MLA = Stores(latent=True, every_token=True)
 _MLA_WINDOW = Stores(latent=True)
 _MERGE_0_17: Mapping[Stores, frozenset[str]] = MappingProxyType(
     {_FULL: _FULL_0_17, _MLA: _MLA_0_17}
+)
+_MERGE_0_27: Mapping[Stores, frozenset[str]] = MappingProxyType(
+    {_FULL: _FULL_0_17, _MLA: frozenset({"alignment", "head_size_v"})}
 )
 _FULL_0_33 = frozenset({"kind", "sink_len"})
 _MERGE_0_33: Mapping[Stores, frozenset[str]] = MappingProxyType(
@@ -120,17 +122,15 @@ RULES: tuple[Row, ...] = (
         rule="padding_threshold",
         value=1.25,
         since=(0, 12, 0),
-        until=(0, 20, 0),
-        source="pull request 29303; 1.25 in 0.17.0",
+        until=(0, 18, 0),
+        source="pull request 29303; 1.25 in 0.17.0, 1.5 in 0.18.0",
         certain=False,
     ),
     Row(
         rule="padding_threshold",
         value=1.5,
-        since=(0, 20, 0),
-        source="pull request 2366 of tpu-inference quotes 1.5 in April 2026; 1.5 in 0.27.0 and "
-        "0.33.0",
-        certain=False,
+        since=(0, 18, 0),
+        source="1.25 in 0.17.0, 1.5 in 0.18.0",
     ),
     *_changed(
         "watermark",
@@ -145,21 +145,25 @@ RULES: tuple[Row, ...] = (
         "one_batch",
         "all_batches",
         (0, 26, 0),
-        "0.20.0 counts one batch for a window's bound, 0.26.0 every batch in flight; log X19 "
+        "0.25.0 counts one batch for a window's bound, 0.26.0 every batch in flight; log X19 "
         "(0.25.1) counts one",
         certain=True,
     ),
     *_changed(
-        "admission", "first_group", "every_group", (0, 21, 0), f"{_READ}; {_BETWEEN}", certain=False
+        "admission",
+        "first_group",
+        "every_group",
+        (0, 19, 0),
+        "0.18.0 counts the first group, 0.19.0 the sum of all",
+        certain=True,
     ),
     *_changed(
         "reserves_null_block",
         False,
         True,
-        (0, 26, 0),
-        "a log of 0.23.1 admits a request that fills every block; pull request 47272, open in July "
-        "2026 when 0.25 was out; 0.33.0 checked case by case",
-        certain=False,
+        (0, 29, 0),
+        "all memory in 0.28.0, less a block in 0.29.0; 0.28.0 and 0.32.0 started",
+        certain=True,
     ),
     *_changed(
         "cuda_block_sizes",
@@ -173,29 +177,123 @@ RULES: tuple[Row, ...] = (
         "mamba_mode_all",
         "every_boundary",
         "as_none",
-        (0, 33, 0),
-        "mode all is in 0.26.0 and gone in 0.33.0: the release is not known",
+        (0, 32, 0),
+        "mode all is in 0.31.0 and gone in 0.32.0",
+        certain=True,
+    ),
+    *_changed(
+        "mamba2_checkpoint_blocks",
+        0,
+        1,
+        (0, 32, 0),
+        "no such state in the Mamba-2 layer of 0.31.0, one in that of 0.32.0 (granite4, falcon-h1 "
+        "and nemotron-h were started)",
+        certain=True,
+    ),
+    *_changed(
+        "encoder_only",
+        "first_refused",
+        "refused",
+        (0, 23, 0),
+        "0.22.0 fails where it tells layers' types apart, 0.23.0 looks for a manager of each first",
+        certain=True,
+    ),
+    *_changed(
+        "prefill_context_parallel",
+        True,
+        False,
+        (0, 26, 0),
+        "in the bound of 0.25.0, not in that of 0.26.0",
+        certain=True,
+    ),
+    Row(rule="merge_ignores", value=_MERGE_0_17, until=(0, 27, 0), source=_READ),
+    Row(
+        rule="merge_ignores",
+        value=_MERGE_0_27,
+        since=(0, 27, 0),
+        until=(0, 28, 0),
+        source="latent layers are compared in 0.27.0 and not in 0.26.0",
+    ),
+    Row(
+        rule="merge_ignores",
+        value=_MERGE_0_33,
+        since=(0, 28, 0),
+        source="the width of V is a field of every attention layer in 0.28.0, not in 0.27.0",
+    ),
+    *_changed(
+        "bucket_by",
+        "equal",
+        "merge",
+        (0, 27, 0),
+        "equal specs in 0.26.0, specs that merge in 0.27.0",
+        certain=True,
+    ),
+    *_changed(
+        "states_of_one_type",
+        "any_page",
+        "equal_pages",
+        (0, 29, 0),
+        "0.28.0 compares drafted states only, 0.29.0 pages too",
+        certain=True,
+    ),
+    *_changed(
+        "promotion_takes_block_size",
+        False,
+        True,
+        (0, 27, 0),
+        "a layer's own block in 0.26.0, the full layers' in 0.27.0",
+        certain=True,
+    ),
+    *_changed(
+        "unify_pages",
+        "refuse",
+        "pad_states",
+        (0, 26, 0),
+        "states are padded in 0.26.0, not in 0.25.0; attention pages that do not divide are padded "
+        "in 0.24.0 to 0.28.0 only where the backend keeps blocks outermost, and always from 0.29.0",
         certain=False,
     ),
-    *(
-        row
-        for rule, before, after in (
-            ("encoder_only", "first_refused", "refused"),
-            ("prefill_context_parallel", True, False),
-            ("merge_ignores", _MERGE_0_17, _MERGE_0_33),
-            ("bucket_by", "equal", "merge"),
-            ("states_of_one_type", "any_page", "equal_pages"),
-            ("promotion_takes_block_size", False, True),
-            ("unify_pages", "refuse", "pad_states"),
-            ("unpaddable", frozenset(), frozenset({_MLA})),
-            ("packed_groups", False, True),
-            ("state_alignment", "layout", "set_block_size"),
-            ("pool", "tensors", "one_allocation"),
-            ("override", "count", "memory"),
-        )
-        for row in _changed(rule, before, after, (0, 33, 0), f"{_READ}; {_BETWEEN}", certain=False)
+    *_changed(
+        "unpaddable",
+        frozenset(),
+        frozenset({_MLA}),
+        (0, 27, 0),
+        "what happens instead (windows promoted) is in 0.27.0 and not in 0.26.0",
+        certain=True,
     ),
-    Row(rule="holes", value="refused", source="no release that was read has such a cache"),
+    *_changed(
+        "packed_groups",
+        False,
+        True,
+        (0, 29, 0),
+        "one model's alone in 0.28.0, any layout with blocks outermost in 0.29.0",
+        certain=True,
+    ),
+    *_changed(
+        "state_alignment",
+        "layout",
+        "set_block_size",
+        (0, 20, 0),
+        "the set block size counts in 0.20.0; in 0.18.0 and 0.19.0 it was not looked at",
+        certain=False,
+    ),
+    *_changed(
+        "pool",
+        "tensors",
+        "one_allocation",
+        (0, 29, 0),
+        "tensors in 0.28.0, one allocation in 0.29.0; 0.28.0 and 0.32.0 started",
+        certain=True,
+    ),
+    *_changed(
+        "override",
+        "count",
+        "memory",
+        (0, 21, 0),
+        "0.20.0 checks the profiled memory, 0.21.0 what the blocks take",
+        certain=True,
+    ),
+    Row(rule="layers_per_group", value=None, source="every release decides it by its buckets"),
     Row(rule="empty_rank", value="refused", source=_READ),
     Row(rule="window_conflict", value="refused", source=_READ),
     Row(rule="request_bound", value="max_blocks", source=_READ),
@@ -203,15 +301,8 @@ RULES: tuple[Row, ...] = (
 
 # Where two neighbouring sets of rules differ: one release of each set.
 DISTINCT: tuple[str, ...] = (
-    "0.7.0",
-    "0.8.0",
-    "0.11.0",
-    "0.12.0",
-    "0.17.0",
-    "0.20.0",
-    "0.21.0",
-    "0.26.0",
-    "0.33.0",
+    *("0.7.0", "0.8.0", "0.11.0", "0.12.0", "0.17.0", "0.18.0", "0.19.0", "0.20.0", "0.21.0"),
+    *("0.23.0", "0.26.0", "0.27.0", "0.28.0", "0.29.0", "0.33.0"),
 )
 
 

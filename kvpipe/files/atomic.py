@@ -6,11 +6,18 @@ import os
 import tempfile
 from pathlib import Path
 
+from kvpipe.files.named import named
+
 
 def write_atomic(path: Path | str, text: str) -> None:
     """Make `path` hold exactly `text` (UTF-8). A reader, or a run that dies half-way, never meets
-    a part of it. The folder is made if need be; an existing file is replaced."""
+    a part of it. The folder is made if need be; an existing file is replaced. OSError names it."""
     path = Path(path)
+    with named(path):
+        _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder: a rename is atomic only inside one file system.
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-
-from omegaconf import DictConfig, OmegaConf
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.atomic import write_atomic
@@ -29,10 +26,8 @@ def new_folder(wanted: Path) -> Path:
     raise ConfigError(Problem("hydra.run.dir", "a folder that can be made", got, knob))
 
 
-def save_config(config: DictConfig, overrides: Sequence[str], folder: Path) -> None:
-    """What was composed, so that `kvpipe -cp FOLDER/.hydra` runs it again: as Hydra lays it out."""
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    write_atomic(folder / ".hydra" / "config.yaml", OmegaConf.to_yaml(own, resolve=True))
-    write_atomic(
-        folder / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides)))
-    )
+def save_config(config: str, overrides: str, folder: Path) -> None:
+    """What was composed, as YAML, so that `kvpipe -cp FOLDER/.hydra` runs it again: as Hydra lays
+    it out."""
+    write_atomic(folder / ".hydra" / "config.yaml", config)
+    write_atomic(folder / ".hydra" / "overrides.yaml", overrides)

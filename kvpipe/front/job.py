@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.files.atomic import write_atomic
+from kvpipe.files.named import named
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 
@@ -55,7 +56,8 @@ def run_job(
         raise
     except KvpipeError as error:
         if stream is not None:
-            report.render_failure(error, job, stream)
+            with named("stdout"):
+                report.render_failure(error, job, stream)
         return write_outcome(make_folder(), failure(error))
     folder = make_folder()
     document, *_ = command.files
@@ -63,7 +65,8 @@ def run_job(
     for name, text in answer.pictures.items():
         write_atomic(folder / name, text)
     if stream is not None:
-        report.render(answer, job, stream, folder)
+        with named("stdout"):
+            report.render(answer, job, stream, folder)
     return write_outcome(folder, _outcome(answer))
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from kvpipe.errors import ConfigError, KvpipeError, Problem
+from kvpipe.files.named import in_words, named
+from kvpipe.text.clean import clean
 
 
 def main() -> None:
@@ -27,15 +29,17 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         code = run(sys.argv[1:])
-        sys.stdout.flush()
+        with named("stdout"):
+            sys.stdout.flush()
     except BrokenPipeError:  # `kvpipe | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except OSError as error:  # a full disk behind stdout
-        complain([f"stdout: {error.strerror}"])
+    except OSError as error:  # a full disk behind stdout or an output folder
+        complain([in_words(error)])
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 3
     except KeyboardInterrupt:
+        complain(["stopped by SIGINT"])
         code = 130
     sys.exit(code)
 
@@ -49,7 +53,8 @@ def run(arguments: Sequence[str]) -> int:
         if {"report=json", "report.name=json"} & set(arguments):
             from kvpipe.report.json_ import dumps, failure_document
 
-            sys.stdout.write(dumps(failure_document(error)))
+            with named("stdout"):
+                sys.stdout.write(dumps(failure_document(error)))
         return error.exit_code
     except (OSError, KeyboardInterrupt):
         raise
@@ -67,7 +72,7 @@ def complain(lines: Sequence[str]) -> None:
     who = f"kvpipe (rank {here.rank})" if here is not None else "kvpipe"
     for line in lines:
         with suppress(OSError):  # a full disk behind stderr: the exit code still tells
-            print(f"{who}: {line}", file=sys.stderr, flush=True)
+            print(clean(f"{who}: {line}"), file=sys.stderr, flush=True)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -78,20 +83,24 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if {"--help", "-h"} & set(arguments) and "all" not in arguments:
         return _help(arguments)
-    from kvpipe.front.hydra_private import flags_parser
     from kvpipe.front.words import flags_to_words, words_to_overrides
 
-    parser = flags_parser()
     arguments = [word for word in arguments if word != "all" or "--help" not in arguments]
+    words = flags_to_words(arguments)
+    if not any(word.startswith("-") for word in words):  # no flag of Hydra's: it is not needed
+        return _run_one(words_to_overrides(words), None, None, None)
+    from kvpipe.request.hydra_private import flags_parser
+
+    parser = flags_parser()
     parser.error = _refuse_arguments  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(flags_to_words(arguments))
+    args = parser.parse_intermixed_args(words)
     if args.experimental_rerun:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
     args.overrides = words_to_overrides(args.overrides)
     if args.multirun:
         from kvpipe.front.sweep import run_sweep
 
-        return run_sweep(args, parser)
+        return run_sweep(args)
     if args.shell_completion:
         from kvpipe.front.completion import command_words
 
@@ -99,7 +108,7 @@ def _dispatch(arguments: list[str]) -> int:
     if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
         from kvpipe.front.hydra_front import run_hydra
 
-        return run_hydra(args, parser, lambda config: None)
+        return run_hydra(args, parser)
     return _run_one(args.overrides, args.config_dir, args.config_path, args.config_name)
 
 
@@ -126,7 +135,8 @@ def _run_one(
 ) -> int:
     from kvpipe.files.folders import new_folder, save_config
     from kvpipe.front.prepared import prepared_request
-    from kvpipe.request.compose import CONFIG_NAME, run_folder
+    from kvpipe.request.confdir import CONFIG_NAME
+    from kvpipe.request.plain_yaml import dump_yaml
 
     request = prepared_request(
         overrides,
@@ -136,8 +146,8 @@ def _run_one(
     )
 
     def make_folder() -> Path:
-        folder = new_folder(run_folder(request.config, "hydra.run.dir"))
-        save_config(request.config, overrides, folder)
+        folder = new_folder(request.wanted_folder())
+        save_config(request.config(), dump_yaml(overrides), folder)
         return folder
 
     from kvpipe.front.job import run_beside, run_job

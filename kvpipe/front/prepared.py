@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-from omegaconf import DictConfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.log_settings import said_by, with_log_settings
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, prepare
-from kvpipe.request.compose import CONFIG_NAME, compose_request, configuration
+from kvpipe.request.confdir import CONFIG_NAME
+from kvpipe.request.plain_yaml import dump_yaml
+from kvpipe.request.quick import quick_compose, quick_folder
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRequest:
-    """config: as Hydra composed it, `hydra` included. prepared: the same, checked and resolved."""
+    """prepared: checked and resolved. config: the composed values as YAML, which run again
+    identically. wanted_folder: where the run's files shall lie; ConfigError where none is named."""
 
-    config: DictConfig
     prepared: Prepared
+    config: Callable[[], str]
+    wanted_folder: Callable[[], Path]
 
 
 def prepared_values(raw: Mapping[str, Any], overrides: Sequence[str]) -> Prepared:
@@ -37,6 +43,12 @@ def prepared_request(
     config_name: str = CONFIG_NAME,
 ) -> PreparedRequest:
     """ConfigError with the problems of composing, of shape and type, and across fields."""
+    if config_dir is None and config_path is None and config_name == CONFIG_NAME:
+        raw = quick_compose(overrides)
+        if raw is not None and (quick := _quickly(raw, overrides)):
+            return quick
+    from kvpipe.request.compose import compose_request, configuration
+
     with configuration(config_dir, config_path):
         composed = compose_request(overrides, config_name)
         problems: list[Problem] = list(composed.problems)
@@ -49,4 +61,25 @@ def prepared_request(
                 problems += error.problems
     if problems:
         raise ConfigError(dict.fromkeys(problems))
-    return PreparedRequest(config=composed.config, prepared=prepared)
+    return _of_hydra(prepared, composed.config)
+
+
+def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest | None:
+    """None where something is wrong: Hydra finds every mistake."""
+    try:
+        prepared = prepared_values(raw, overrides)
+    except ConfigError:
+        return None
+    return PreparedRequest(
+        prepared=prepared, config=lambda: dump_yaml(raw), wanted_folder=quick_folder
+    )
+
+
+def _of_hydra(prepared: Prepared, config: DictConfig) -> PreparedRequest:
+    from kvpipe.request.compose import as_yaml, run_folder
+
+    return PreparedRequest(
+        prepared=prepared,
+        config=lambda: as_yaml(config),
+        wanted_folder=lambda: run_folder(config, "hydra.run.dir"),
+    )

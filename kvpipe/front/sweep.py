@@ -1,82 +1,167 @@
 """A sweep: all requests are tried before the first job runs; a bad job never loses the others.
 
-Hydra's own sweepers and launchers run the jobs (basic, joblib, ...). A job never raises: it leaves
-its result.json, and the table is made from these files, so that it is the same whichever process
-ran them.
+Hydra's launchers run the jobs (basic, joblib, ...). A job never raises: it leaves its result.json,
+and the table is made from these files, so that it is the same whichever process ran them. SIGTERM
+and SIGINT end a sweep with the table of what is done.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import signal
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.files.folders import new_folder
-from kvpipe.front.hydra_front import run_hydra
-from kvpipe.front.hydra_private import sweep_jobs
+from kvpipe.files.named import in_words, named
+from kvpipe.front.hydra_front import hydras_errors
+from kvpipe.front.sweep_folder import pending, row_of_job, sweep_folder
 from kvpipe.plugins import COMMANDS
-from kvpipe.request.compose import (
-    CONFIG_NAME,
-    compose_request,
-    configuration,
-    run_folder,
-)
+from kvpipe.request.compose import as_yaml, compose_request, configuration, run_folder
+from kvpipe.request.confdir import CONFIG_NAME
+from kvpipe.request.hydra_private import callbacks_of, sweep_jobs
+from kvpipe.text.clean import clean_lines
 
 MAX_JOBS = 100_000
 
 
-def run_sweep(args: Namespace, parser: ArgumentParser) -> int:
-    """The largest exit code of the jobs. ConfigError before any of them when one cannot compose."""
-    wanted, jobs, command = check_jobs(args)
-    folder = new_folder(wanted)
-    args.overrides = [o for o in args.overrides if not o.startswith("hydra.sweep.dir=")]
-    args.overrides.append(f"hydra.sweep.dir='{folder}'")
-    try:
-        run_hydra(args, parser, _job)
-    except OSError as error:  # a full disk: say so, and keep what the finished jobs left
-        print(f"kvpipe: {folder}: {error.strerror or error}", file=sys.stderr)
-    except ConfigError:
-        # Jobs that compose one by one, but not in this combination: nothing ran.
-        if not any(folder.glob("*/result.json")):
-            shutil.rmtree(folder)
-        raise
-    return finish(folder, jobs, command)
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What a sweep asks for. jobs: the overrides of each. of_hydra: those for Hydra, the sweep's
+    folder left out. command: what every job runs."""
+
+    wanted: Path
+    jobs: list[list[str]]
+    of_hydra: list[str]
+    command: type[Command]
 
 
-def check_jobs(args: Namespace) -> tuple[Path, list[list[str]], type[Command]]:
-    """The sweep's folder, every job's overrides, each distinct one tried by itself, and the command
-    that the jobs run."""
+def run_sweep(args: Namespace) -> int:
+    """The largest exit code of the jobs; 128 + the signal's number where one stopped the sweep.
+    ConfigError before any job runs when one cannot compose."""
     with configuration(args.config_dir, args.config_path):
-        parsed, jobs = _split(args.overrides)
-        single = [item.input_line or "" for item in parsed if not item.is_sweep_override()]
-        swept = _to_try(parsed, jobs)
-        problems: list[Problem] = []
-        config = None
-        for choice in [[one] for one in swept] or [[]]:
-            overrides = [*single, *choice]
-            composed = compose_request(overrides, args.config_name or CONFIG_NAME)
-            problems += [*composed.problems, *_unknown_keys(composed.raw)]
-            config = config or composed.config
-        if problems:
-            raise ConfigError(dict.fromkeys(problems))
-        assert config is not None
-        return run_folder(config, "hydra.sweep.dir"), jobs, COMMANDS.get(config.command.name)
+        sweep = check_jobs(args.overrides, args.config_name or CONFIG_NAME)
+        with sweep_folder(sweep.wanted, sweep.jobs) as folder:
+            stopped = _launch(sweep, folder, args.config_name or CONFIG_NAME)
+            return max(stopped, finish(folder, sweep.jobs, sweep.command))
+
+
+def check_jobs(overrides: Sequence[str], config_name: str) -> Sweep:
+    """The sweep, each distinct override of it tried by itself, and then every job."""
+    parsed, jobs = _split(overrides)
+    single = [item.input_line or "" for item in parsed if not item.is_sweep_override()]
+    problems: list[Problem] = []
+    config = None
+    for choice in [[one] for one in _to_try(parsed, jobs)] or [[]]:
+        composed = compose_request([*single, *choice], config_name)
+        problems += [*composed.problems, *_unknown_keys(composed.raw)]
+        config = config or composed.config
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+    assert config is not None
+    of_hydra = [item.input_line or "" for item in parsed if item.is_hydra_override()]
+    with hydras_errors():  # jobs that compose one by one, but not in this combination
+        loader = GlobalHydra.instance().config_loader()
+        for job in jobs:
+            loader.load_configuration(config_name, [*of_hydra, *job], RunMode.RUN)
+    return Sweep(
+        wanted=run_folder(config, "hydra.sweep.dir"),
+        jobs=jobs,
+        of_hydra=[line for line in of_hydra if not line.startswith("hydra.sweep.dir=")],
+        command=COMMANDS.get(config.command.name),
+    )
+
+
+def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
+    """Run the jobs that are not done with the launcher that the command line chose; 0, or the exit
+    code of what stopped them."""
+    numbers = pending(folder, sweep.jobs)
+    if done := len(sweep.jobs) - len(numbers):
+        print(f"kvpipe: {folder}: {done:,} jobs are done, {len(numbers):,} to go", file=sys.stderr)
+    try:
+        with stopped_by_signals(), hydras_errors(), named(folder):
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            config = hydra.compose_config(
+                config_name=config_name,
+                overrides=[*sweep.of_hydra, f"hydra.sweep.dir={_quoted(folder)}"],
+                run_mode=RunMode.MULTIRUN,
+                with_log_configuration=True,
+            )
+            callbacks = callbacks_of(Progress(len(numbers)))
+            launcher = Plugins.instance().instantiate_launcher(
+                hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=callbacks),
+                task_function=_job,
+                config=config,
+            )
+            for first, last in _runs(numbers):
+                launcher.launch(sweep.jobs[first : last + 1], initial_job_idx=first)
+    except OSError as error:  # a full disk: say so, and keep what the finished jobs left
+        print(f"kvpipe: {in_words(error)}", file=sys.stderr)
+    except Stopped as stop:
+        print(
+            f"kvpipe: stopped by {stop.signal.name}; the same command with "
+            f"hydra.sweep.dir={_quoted(folder)} goes on from here",
+            file=sys.stderr,
+        )
+        return 128 + stop.signal
+    return 0
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers: Hydra numbers jobs from a first one."""
+    grouped = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in grouped]
+    return [(run[0], run[-1]) for run in runs]
+
+
+def _quoted(folder: Path) -> str:
+    return "'" + str(folder).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+class Stopped(KeyboardInterrupt):
+    """SIGINT or SIGTERM: not an Exception, so that no job takes it for its own failure."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        super().__init__(self.signal.name)
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Inside, both signals raise Stopped. Only a process's first thread can say so."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise Stopped(number)
+
+    before = {}
+    with suppress(ValueError):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _split(overrides: Sequence[str]) -> tuple[list[Override], list[list[str]]]:
@@ -89,7 +174,7 @@ def _split(overrides: Sequence[str]) -> tuple[list[Override], list[list[str]]]:
         )
         if not 1 <= count <= MAX_JOBS:
             raise ConfigError(Problem("-m", f"1 to {MAX_JOBS:,} jobs", f"{count:,}"))
-        return parsed, sweep_jobs(parsed)
+        return parsed, sweep_jobs([item for item in parsed if not item.is_hydra_override()])
     except (HydraException, OmegaConfBaseException) as error:
         line = " ".join(str(error).split()).partition(" See https")[0]
         raise ConfigError(Problem("-m", "overrides that make a sweep", line)) from error
@@ -119,33 +204,32 @@ def _unknown_keys(raw: dict[str, Any]) -> list[Problem]:
 
 def _job(config: DictConfig) -> float | None:
     """One job, in whichever process the launcher runs it: leaves files, raises nothing."""
+    from kvpipe.files.folders import save_config
     from kvpipe.front.job import failure, run_job, write_outcome
     from kvpipe.front.prepared import prepared_values
     from kvpipe.request.compose import plain
+    from kvpipe.request.plain_yaml import dump_yaml
 
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     try:
-        prepared = prepared_values(plain(config), list(hydra.overrides.task))
+        values, words = plain(config), list(hydra.overrides.task)
+        save_config(as_yaml(config), dump_yaml(words), folder)
+        prepared = prepared_values(values, words)
         outcome = run_job(prepared, lambda: folder, None, job=str(hydra.job.num))
     except Exception as error:
         outcome = write_outcome(folder, failure(error))
     return float(outcome.exit_code)
 
 
-class SweepTable(Callback):
-    """Progress while the jobs of a sweep run in this process; joblib runs them elsewhere."""
+class Progress(Callback):
+    """A bar while the jobs of a sweep run in this process; joblib runs them elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int) -> None:
         self.done = 0
-        self.total = 0
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        self.total = len(_split(list(config.hydra.overrides.task))[1])
+        self.total = total
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
-        if not self.total:
-            return
         self.done += 1
         width = 30
         bar = "#" * (width * self.done // self.total)
@@ -157,20 +241,32 @@ class SweepTable(Callback):
 def finish(folder: Path, jobs: Sequence[Sequence[str]], command: type[Command]) -> int:
     """Print the table (or one JSON line a job), write sweep.csv; the largest exit code."""
     from kvpipe.files.atomic import write_atomic
-    from kvpipe.report.sweep_table import sweep_csv, sweep_table
+    from kvpipe.report.sweep_table import sweep_csv
 
     rows = [row_of_job(folder, number, job) for number, job in enumerate(jobs)]
     write_atomic(folder / "sweep.csv", sweep_csv(rows, command.fields))
+    with named("stdout"):
+        _print(folder, rows, jobs, command)
+    return max((int(row["exit_code"]) for row in rows), default=0)
+
+
+def _print(
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    jobs: Sequence[Sequence[str]],
+    command: type[Command],
+) -> None:
+    from kvpipe.report.sweep_table import sweep_table
+
     wants_json = any(o.startswith("report=json") for job in jobs for o in job)
     if wants_json:
         for row in rows:
             print(_json_line(folder, row, command))
     else:
         left = ", ".join((*command.files, "result.json"))
-        sys.stdout.write(sweep_table(rows, command.columns, command.legend))
+        sys.stdout.write(clean_lines(sweep_table(rows, command.columns, command.legend)))
         print(f"  files: {folder}/")
         print(f"    sweep.csv, and of each job <job>/{left}")
-    return max((int(row["exit_code"]) for row in rows), default=0)
 
 
 def _json_line(folder: Path, row: dict[str, Any], command: type[Command]) -> str:
@@ -185,15 +281,3 @@ def _json_line(folder: Path, row: dict[str, Any], command: type[Command]) -> str
         errors = row.get("errors", [row["error"]])
         document = short_document(row["status"], row["exit_code"], errors, number)
     return json.dumps(document)
-
-
-def row_of_job(folder: Path, number: int, overrides: Sequence[str]) -> dict[str, Any]:
-    """What a job left; a job that left nothing (its process was killed) is `lost`."""
-    shown = " ".join(o for o in overrides if not o.startswith("hydra"))
-    row: dict[str, Any] = {"job": number, "overrides": shown}
-    try:
-        left = (folder / str(number) / "result.json").read_text(encoding="utf-8")
-        row.update(json.loads(left))
-        return row
-    except (OSError, ValueError):
-        return row | {"status": "lost", "exit_code": 3, "error": "the job left no result"}

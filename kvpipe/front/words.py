@@ -70,7 +70,9 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
 
 
 def is_setting(word: str) -> bool:
-    """An override in Hydra's grammar, not a word."""
+    """An override in Hydra's grammar, not a word. A path may have a `=` in it too."""
+    if word.startswith(("/", "./", "../")):
+        return False
     return "=" in word or word.startswith("+") or (word.startswith("~") and "/" not in word)
 
 

@@ -6,8 +6,9 @@
     model.generate(**inputs, cache=cache)              # past_key_values= up to transformers 5.23
 
 The model is not changed: its cache layers write through slot mapping into pages and return what
-they gather from them (mode `gather`, right for every model), or a registered attention function
-reads the pages through block tables (mode `direct`, for models whose attention can be replaced).
+they gather from them (mode `gather`, right for every model that `bind` takes), or a registered
+attention function reads the pages through block tables (mode `direct`, for models whose attention
+can be replaced). A module that is no transformers model: `kvpipe.integrations.own_module`.
 """
 
 from __future__ import annotations

@@ -47,19 +47,8 @@ def summarize(table: TensorTable) -> StoredTensors:
     )
 
 
-def read_tensor_table(folder: Path) -> TensorTable | None:
-    """Tensors of all *.safetensors files of a folder; None where there are none."""
-    try:
-        files = sorted(folder.glob("*.safetensors"))
-    except OSError as error:
-        raise _wrong(str(folder), "a folder that can be listed", reason(error)) from error
-    if not files:
-        return None
-    return {name: info for file in files for name, info in _read_header(file).items()}
-
-
-def _read_header(file: Path) -> TensorTable:
-    """ConfigError where the file is no safetensors file (a Git LFS pointer, for example)."""
+def read_header(file: Path) -> TensorTable:
+    """Its tensors; ConfigError where it is no safetensors file (a Git LFS pointer, for example)."""
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")

@@ -50,6 +50,8 @@ class ModelGeometry:
     parameter_count: int | None = None
     weight_bytes: int | None = None
     encoder_tokens: int = 0
+    adapter_bytes: int = 0  # of a LoRA that lies beside the model, as stored
+    max_loras: int = 0  # such adapters on the device at once
     num_draft_layers: int = 0  # the last layers, of a model that drafts tokens for this one
     experts_per_token: int = 0
     expert_size: int = 0

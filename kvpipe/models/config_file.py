@@ -11,6 +11,7 @@ from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, printable
 from kvpipe.models._values import Values, unreadable
+from kvpipe.models.families.classes import facts_of, generating_type
 
 # Where files of several parts keep the language model.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "decoder", "thinker_config")
@@ -29,9 +30,13 @@ class ConfigFile:
 
     @property
     def model_type(self) -> str:
-        """The text part's; a text part without one is the whole's, "_text"."""
-        own = Values(self.text).word("model_type")
-        return own or f"{Values(self.raw).word('model_type')}_text"
+        """The text part's; a part without one has the type that its whole's class gives it, else
+        the whole's, "_text". A file that is flat although its class has parts is of its part."""
+        own, whole = (Values(part).word("model_type") for part in (self.text, self.raw))
+        if own:
+            return own if self.is_nested else generating_type(own)
+        part = generating_type(whole)
+        return part if part != whole else f"{whole}_text"
 
     @property
     def is_nested(self) -> bool:
@@ -87,7 +92,7 @@ def open_config(path: str) -> ConfigFile:
 
 def is_path(word: str) -> bool:
     """Whether a word names a file or folder, there or not, rather than a repository of the Hub."""
-    if word.endswith(".json") or word.startswith((".", "/", "~")):
+    if word.endswith((".json", ".gguf")) or word.startswith((".", "/", "~")):
         return True
     try:
         return Path(word).exists()
@@ -143,6 +148,13 @@ def reason(error: Exception) -> str:
 def _text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The innermost text part; models of one part are their own."""
     part = raw
-    while inner := next((part[k] for k in _TEXT_PARTS if isinstance(part.get(k), dict)), None):
+    while inner := next((part[k] for k in _text_keys(part) if isinstance(part.get(k), dict)), None):
         part = inner
     return part
+
+
+def _text_keys(part: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where the class keeps it; else where others do."""
+    named = part.get("model_type")
+    text = facts_of(named).text if isinstance(named, str) else None
+    return (text[0],) if text else _TEXT_PARTS

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 from kvpipe.cache.plan import Capacity, GroupDemand, KVCacheConfig, KVCacheGroupSpec, Plan, RankPlan
 from kvpipe.errors import SpecError
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.runs import num_indices
 from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
 from kvpipe.stages.validation.base import ResolvedRun

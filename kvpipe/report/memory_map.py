@@ -15,6 +15,7 @@ from typing import Any
 
 from kvpipe.report.accounts import KV_CAUSES
 from kvpipe.report.map_style import HATCHED, LIGHT_TEXT, STYLE
+from kvpipe.text.clean import clean
 from kvpipe.text.figures import count, percent, size
 
 WIDTH, MARGIN, BAR_HEIGHT, ROW_HEIGHT = 960, 32, 46, 26
@@ -23,6 +24,11 @@ LETTER = 6.6  # width of a 12 px letter, generously
 MOST_ROWS = 16  # kinds of groups and of ranks that are drawn; plan.json has all
 
 Segment = tuple[str, int, str]  # class, bytes, what it is
+
+
+def shown(words: str) -> str:
+    """Text of a picture: nothing a reader's terminal or browser would obey."""
+    return escape(clean(words))
 
 
 def memory_map(document: Mapping[str, Any]) -> str:
@@ -48,12 +54,12 @@ class Drawing:
     def text(self, words: str, kind: str = "label", x: float = MARGIN, dy: float = 18) -> None:
         self.y += dy
         place = f'class="{kind}" x="{x:.1f}" y="{self.y:.1f}"'
-        self.elements.append(f"<text {place}>{escape(words)}</text>")
+        self.elements.append(f"<text {place}>{shown(words)}</text>")
 
     def bar(self, name: str, segments: Sequence[Segment], height: float) -> dict[str, float]:
         """One bar over the whole width. Returns the left edge of each segment, and "end"."""
         total = sum(num_bytes for _, num_bytes, _ in segments)
-        about = f'data-name="{escape(name)}" data-total-bytes="{total}"'
+        about = f'data-name="{shown(name)}" data-total-bytes="{total}"'
         self.elements.append(f'<g class="bar" {about}>')
         x, edges = float(MARGIN), dict[str, float]()
         for kind, num_bytes, words in segments:
@@ -74,20 +80,20 @@ class Drawing:
         yield (
             f'<rect class="{kind} edge" x="{x:.4f}" y="{self.y:.1f}" width="{width:.6f}" '
             f'height="{height}" data-bytes="{num_bytes}"{edge}>'
-            f"<title>{escape(words)}: {size(num_bytes)} ({num_bytes:,} bytes)</title></rect>"
+            f"<title>{shown(words)}: {size(num_bytes)} ({num_bytes:,} bytes)</title></rect>"
         )
         shade = "label halo" if kind in HATCHED else "on-dark" if kind in LIGHT_TEXT else "on-light"
         lines = _fitting_label(kind, words, num_bytes, width, height)
         for number, line in enumerate(lines):
             y = self.y + height / 2 + 4.5 + 15 * (number - (len(lines) - 1) / 2)
-            yield f'<text class="{shade}" x="{x + 6:.1f}" y="{y:.1f}">{escape(line)}</text>'
+            yield f'<text class="{shade}" x="{x + 6:.1f}" y="{y:.1f}">{shown(line)}</text>'
 
     def svg(self, title: str) -> str:
         height = self.y + MARGIN
         body = "\n".join(self.elements)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
-            f'width="{WIDTH}" height="{height:.0f}" role="img">\n<title>{escape(title)}</title>\n'
+            f'width="{WIDTH}" height="{height:.0f}" role="img">\n<title>{shown(title)}</title>\n'
             f'{STYLE}\n<rect class="paper" width="{WIDTH}" height="{height:.0f}"/>\n'
             f"{body}\n</svg>\n"
         )

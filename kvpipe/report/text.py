@@ -12,6 +12,7 @@ from typing import TextIO
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.report.base import Answer, Report
+from kvpipe.text.clean import clean
 from kvpipe.text.lines import Line
 from kvpipe.text.width import terminal_width
 
@@ -45,14 +46,14 @@ class TextReport(Report):
 def write_lines(lines: Iterable[Line], stream: TextIO) -> None:
     """To a terminal through rich, which is imported only there; else as plain text."""
     if not stream.isatty():
-        stream.writelines(f"{line.text}\n" for line in lines)
+        stream.writelines(f"{clean(line.text)}\n" for line in lines)
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(file=stream, highlight=False, soft_wrap=True)
     for line in lines:
-        console.print(Text(line.text, style=STYLES[line.style]))
+        console.print(Text(clean(line.text), style=STYLES[line.style]))
 
 
 PLUGIN = TextReport

@@ -26,10 +26,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.request.confdir import CONF_DIR, shipped_option
-from kvpipe.request.guard import ALLOWED_GROUPS, named_code, refused_override
+from kvpipe.request.confdir import CONF_DIR, CONFIG_NAME, shipped_option
+from kvpipe.request.guard import ALLOWED_GROUPS, refused_override
+from kvpipe.request.guarded_loader import GuardedLoader
+from kvpipe.request.own_values import own_values_only
 
-CONFIG_NAME = "config"
 # ValueError: a group that is given a number.
 _COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError)
 _extra_dirs: list[str] = []
@@ -55,6 +56,9 @@ def configuration(config_dir: str | None = None, config_path: str | None = None)
     if not folder.is_dir():
         raise ConfigError(Problem("--config-path", "a folder", f"'{config_path}'"))
     with initialize_config_dir(str(folder), job_name="kvpipe", version_base="1.3"):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.config_loader = GuardedLoader(hydra.config_loader.get_search_path())
         yield
 
 
@@ -87,15 +91,13 @@ class Composed:
 def compose_request(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Composed:
     """Compose inside `configuration()`. Problems are returned; ConfigError if nothing composes."""
     groups = _groups()
-    problems = [p for o in overrides if (p := _refused(o))]
-    overrides = [o for o in overrides if not _refused(o)]
+    problems: list[Problem] = []
     try:
         parsed = _parse(overrides)
         config = _compose(config_name, overrides)
         raw = plain(config)
     except (*_COMPOSE_ERRORS, ConfigError):
-        found, overrides = _find_problems(config_name, overrides, groups)
-        problems += found
+        problems, overrides = _find_problems(config_name, overrides, groups)
         try:
             parsed = _parse(overrides)
             config = _compose(config_name, overrides)
@@ -106,49 +108,29 @@ def compose_request(overrides: Sequence[str], config_name: str = CONFIG_NAME) ->
             # Each override composes by itself, but not together.
             problems.append(Problem("overrides", "settings that compose", _one_line(error)))
             raise ConfigError(problems) from error
-    problems += named_code(OmegaConf.to_container(config.hydra, resolve=False))
     choices = tuple(item.input_line or "" for item in parsed if item.key_or_group in groups)
     return Composed(
         config=config, raw=raw, problems=tuple(problems), choices=choices, config_name=config_name
     )
 
 
-def _refused(override: str) -> Problem | None:
-    """A setting of Hydra's own that a request may not make."""
-    key = override.lstrip("+~").partition("=")[0].partition("@")[0].strip()
-    return refused_override(key, override)
-
-
 def plain(config: DictConfig) -> dict[str, Any]:
     """The run's own values, interpolations resolved, Hydra's left out."""
     values: Any = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
     OmegaConf.set_readonly(values, True)
-    _refuse_environment(OmegaConf.to_container(values, resolve=False))
     try:
-        container: Any = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
+        with own_values_only():
+            container: Any = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
     except RecursionError:
         problem = Problem("configuration", "interpolations that end", "one that refers to itself")
         raise ConfigError(problem) from None
     return dict(container)
 
 
-def _refuse_environment(values: Any) -> None:
-    """A run must be reproducible from its saved config, so no value may come from elsewhere."""
-    problems = [
-        Problem(key, "a value in YAML or on the command line", f"'{value}'", "write the value")
-        for key, value in _strings(values, "")
-        if "${oc.env" in value.replace(" ", "")
-    ]
-    if problems:
-        raise ConfigError(problems)
-
-
-def _strings(node: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(node, str):
-        yield path.lstrip("."), node
-    pairs: Any = node.items() if isinstance(node, dict) else ()
-    for key, value in enumerate(node) if isinstance(node, list) else pairs:
-        yield from _strings(value, f"{path}.{key}")
+def as_yaml(config: DictConfig) -> str:
+    """The run's own values as YAML, interpolations resolved, Hydra's left out."""
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    return OmegaConf.to_yaml(own, resolve=True)
 
 
 def run_folder(config: DictConfig, key: str) -> Path:
@@ -192,6 +174,8 @@ def _find_problems(
             continue
         if not item.key_or_group:
             problems.append(_unreadable(override, ValueError()))
+        elif refused := refused_override(item):
+            problems.append(refused)
         elif item.is_sweep_override():
             problems.append(_sweep_without_m(item))
         elif item.key_or_group not in groups:
@@ -205,6 +189,8 @@ def _find_problems(
         try:
             plain(_compose(config_name, [*kept, override]))
             kept.append(override)
+        except ConfigError as error:
+            problems += error.problems
         except _COMPOSE_ERRORS as error:
             problems.append(_wrong_key(override, base, groups, error))
     return problems, kept

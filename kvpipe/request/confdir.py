@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+CONFIG_NAME = "config"  # of the primary file
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PLACES = (_PACKAGE / "conf", _PACKAGE.parent / "conf")
 CONF_DIR = next(folder for folder in _PLACES if (folder / "config.yaml").is_file())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 from kvpipe.request.confdir import CONF_DIR
@@ -30,8 +33,21 @@ class Choice:
 
 
 def choices(group: str) -> list[Choice]:
-    """The shipped option files of a group, by name."""
-    return [_choice(path) for path in sorted((CONF_DIR / group).glob("*.yaml"))]
+    """The option files of a group, shipped and of installed packages, by name."""
+    folders = [CONF_DIR, *_third_parties()]
+    paths = {
+        path.stem: path for folder in reversed(folders) for path in folder.glob(f"{group}/*.yaml")
+    }
+    return [_choice(paths[name]) for name in sorted(paths)]
+
+
+def _third_parties() -> Iterator[Path]:
+    """The folders that entry points `kvpipe.conf` name; their packages are found, not imported."""
+    for point in entry_points(group="kvpipe.conf"):
+        top, *inside = point.value.split(".")
+        found = find_spec(top)
+        for folder in found.submodule_search_locations or () if found else ():
+            yield Path(folder).joinpath(*inside)
 
 
 def _choice(path: Path) -> Choice:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from kvpipe.blocks import BlockManager, OutOfBlocks
 from kvpipe.simulation.ledger import Ledger
+from kvpipe.simulation.named_chain import NamedChain
 from kvpipe.simulation.traces.base import TraceOptions
 from kvpipe.simulation.traffic import Traffic, own_token
 
@@ -118,7 +119,7 @@ class Serving:
             if len(self.running) >= self.max_num_seqs:
                 break
             item = self.waiting[0]
-            hit = self.manager.add_request(item.number, item.tokens())
+            hit = self._add(item)
             item.stored = hit
             got = self._chunk(item, budget - used)
             if not got:
@@ -131,6 +132,15 @@ class Serving:
             self._count_hit(item, hit)
             used += got
         return used
+
+    def _add(self, item: Traffic) -> int:
+        """The manager's new request; how many of its tokens are cached."""
+        manager = self.manager
+        if not manager.prefix_caching:
+            return manager.add_request(item.number)
+        if NamedChain.suits(item, manager.granule):
+            return manager.add_request(item.number, chain=NamedChain.of(item, manager.granule))
+        return manager.add_request(item.number, item.tokens())
 
     def _chunk(self, item: Traffic, budget: int) -> int:
         """Store up to budget tokens of what is known of the request; 0 if the pool has no room."""

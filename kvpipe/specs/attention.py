@@ -13,7 +13,7 @@ from kvpipe.errors import SpecError
 from kvpipe.specs._geometry import check_fields, count, dtype_of
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
 from kvpipe.specs.bounds import Bound
-from kvpipe.specs.runs import Runs, joined
+from kvpipe.specs.runs import Runs, one_run
 
 A = TypeVar("A", bound="AttentionSpec")
 
@@ -148,7 +148,7 @@ class AttentionSpec(KVCacheSpec):
 
     def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         held = cdiv(cdiv(computed + new, self.context_ranks(limits)), self.block_size)
-        return joined(range(held))
+        return one_run(0, held)
 
     def tokens_per_block(self, limits: RequestLimits) -> int:
         return self.block_size * self.context_ranks(limits)

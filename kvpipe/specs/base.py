@@ -22,11 +22,13 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from kvpipe.errors import ConfigError, Problem, SpecError
+from kvpipe.errors import SpecError
+from kvpipe.specs._differing import differing
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.limits import RequestLimits, SpecContext, cdiv
 from kvpipe.specs.page_array import DTYPE_BYTES, PageArray
-from kvpipe.specs.runs import Runs, first_run_problem
+from kvpipe.specs.runs import Runs
+from kvpipe.specs.stores import Stores
 
 __all__ = [
     "DTYPE_BYTES",
@@ -35,24 +37,8 @@ __all__ = [
     "PageArray",
     "RequestLimits",
     "SpecContext",
-    "Stores",
     "cdiv",
-    "differing",
-    "held_at",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stores:
-    """What an engine's rules tell caches apart by. latent: compressed rows instead of K and V.
-    every_token: each token stays until its request ends."""
-
-    latent: bool = False
-    every_token: bool = False
-
-    def __str__(self) -> str:
-        rows = "latent rows" if self.latent else "K and V"
-        return f"{rows} of every token" if self.every_token else rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +60,9 @@ class KVCacheSpec(ABC):
     keeps_every_token: ClassVar[bool] = False
     # Stores one compressed row a token, from which K and V are computed.
     is_latent: ClassVar[bool] = False
+
+    # As a what-if it takes its window from cache.sliding_window (see conf/attention/sliding.yaml).
+    reads_cache_window: ClassVar[bool] = False
 
     block_size: int
     page_size_padded: int | None = None
@@ -155,8 +144,8 @@ class KVCacheSpec(ABC):
     @abstractmethod
     def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         """Block indices of a request that must be held when `computed` tokens are stored and `new`
-        are in flight: runs in ascending order, with a hole between any two (see `joined`).
-        Index i covers tokens [i * block_size, (i + 1) * block_size). Asked through `held_at`."""
+        are in flight: runs in ascending order, with a hole between any two (see `runs.joined`).
+        Index i covers tokens [i * block_size, (i + 1) * block_size)."""
 
     def written(self, computed: int, new: int, limits: RequestLimits) -> range:
         """Positions whose slots a step fills that brings `new` tokens after `computed`. A block
@@ -251,8 +240,7 @@ class KVCacheSpec(ABC):
     def splits_like_states(self) -> bool:
         """Whether packed groups are split as states are, until they are as narrow as the widest
         other one: a request holds the few blocks of a window, however long it grows."""
-        bound = self.bound or Bound()
-        return self.frees_tokens and bound.sliding_window is not None
+        return self.frees_tokens and (self.bound or Bound()).sliding_window is not None
 
     def own_fields(self) -> dict[str, object]:
         """By name what only this kind of spec has: what plan.json lists."""
@@ -281,32 +269,6 @@ class KVCacheSpec(ABC):
         """This cache keeping every token but remembering its bound, so that it can share the table
         of full attention layers; itself where it already does or where that makes no sense."""
         return self
-
-
-def differing(a: KVCacheSpec, b: KVCacheSpec, ignore: frozenset[str]) -> str:
-    """The first field of a that b has another value of, in words; "" when none."""
-    for field in fields(a):
-        ours, theirs = getattr(a, field.name), getattr(b, field.name, None)
-        if field.name not in ignore and ours != theirs:
-            return f"{field.name} {theirs} next to {ours}"
-    return ""
-
-
-def held_at(spec: KVCacheSpec, computed: int, new: int, limits: RequestLimits) -> Runs:
-    """`spec.resident(...)`, and a ConfigError that names the spec where that is no `Runs`: a plugin
-    is told what it answered, instead of failing wherever the answer is used."""
-    runs = spec.resident(computed, new, limits)
-    if problem := first_run_problem(runs):
-        raise ConfigError(
-            Problem(
-                f"spec '{spec.kind}'",
-                f"resident({computed}, {new}, ...) to answer ascending ranges of block indices "
-                "with holes between them, as a tuple",
-                problem,
-                f"mend {type(spec).__module__}.{type(spec).__qualname__}",
-            )
-        )
-    return runs
 
 
 @dataclass(frozen=True, kw_only=True)

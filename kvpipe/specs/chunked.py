@@ -15,7 +15,7 @@ from kvpipe.specs.attention import AttentionSpec, longest_run_hit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.full import FullAttentionSpec
-from kvpipe.specs.runs import Runs, joined, num_indices
+from kvpipe.specs.runs import Runs, num_indices, one_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
         return computed // self.attention_chunk_size * self.attention_chunk_size // self.block_size
 
     def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
-        return joined(range(self._first_block(computed), cdiv(computed + new, self.block_size)))
+        return one_run(self._first_block(computed), cdiv(computed + new, self.block_size))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """The next token sees its chunk so far: only those blocks must be cached."""

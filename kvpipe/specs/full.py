@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 from typing_extensions import Self
 
 from kvpipe.errors import SpecError
+from kvpipe.specs._differing import differing
 from kvpipe.specs.attention import AttentionSpec
-from kvpipe.specs.base import KVCacheSpec, differing
+from kvpipe.specs.base import KVCacheSpec
 from kvpipe.specs.bounds import Bound, the_one_bound
 
 NOT_COMPARED = frozenset({"remembers"})

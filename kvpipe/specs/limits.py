@@ -50,3 +50,4 @@ class SpecContext:
     mamba_page_size_padded: int | None = None
     mamba_cache_mode: str = "none"
     num_speculative_blocks: int = 0
+    mamba2_checkpoint_blocks: int = 0  # that the engine keeps beside a Mamba-2 state in mode align

@@ -108,6 +108,7 @@ class MambaSpec(KVCacheSpec):
     mamba_type: str = "mamba1"
     mamba_cache_mode: str = "none"
     num_speculative_blocks: int = 0
+    num_prefill_checkpoint_blocks: int = 0
 
     def __post_init__(self) -> None:
         if not self.states:
@@ -134,6 +135,9 @@ class MambaSpec(KVCacheSpec):
             mamba_type=str(geometry.get("mamba_type", "mamba1")),
             mamba_cache_mode=context.mamba_cache_mode,
             num_speculative_blocks=context.num_speculative_blocks,
+            num_prefill_checkpoint_blocks=(
+                context.mamba2_checkpoint_blocks if geometry.get("mamba_type") == "mamba2" else 0
+            ),
         )
 
     @classmethod
@@ -168,7 +172,8 @@ class MambaSpec(KVCacheSpec):
     def max_blocks(self, limits: RequestLimits) -> int:
         if limits.mamba_cache_mode == "all":
             return cdiv(limits.max_model_len, self.block_size)
-        boundary = 1 if limits.mamba_cache_mode == "align" else 0
+        is_aligned = limits.mamba_cache_mode == "align"
+        boundary = 1 + self.num_prefill_checkpoint_blocks if is_aligned else 0
         return 1 + boundary + self.num_speculative_blocks
 
     def peak_blocks(self, limits: RequestLimits) -> int:

@@ -11,6 +11,10 @@ from typing import TypeAlias
 Runs: TypeAlias = tuple[range, ...]
 
 
+def one_run(start: int, stop: int) -> Runs:
+    return (range(start, stop),) if start < stop else ()
+
+
 def joined(*ranges: range) -> Runs:
     """The indices of ranges given in ascending order of their start, as runs.
 
@@ -36,6 +40,8 @@ def indices(runs: Runs) -> Sequence[int]:
 
 
 def has(runs: Runs, index: int) -> bool:
+    if len(runs) == 1:  # nearly always, and asked for each index of a step
+        return index in runs[0]
     return any(index in run for run in runs)
 
 

@@ -14,7 +14,7 @@ from kvpipe.specs.attention import AttentionSpec, longest_run_hit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.full import FullAttentionSpec
-from kvpipe.specs.runs import Runs, joined, num_indices
+from kvpipe.specs.runs import Runs, num_indices, one_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class SlidingWindowSpec(AttentionSpec):
 
     kind: ClassVar[str] = "sliding"
     more_fields: ClassVar[tuple[str, ...]] = ("sliding_window",)
+    reads_cache_window: ClassVar[bool] = True
 
     sliding_window: int
 
@@ -80,7 +81,7 @@ class SlidingWindowSpec(AttentionSpec):
 
     def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         first = max(0, computed - self._reach(limits)) // self.block_size
-        return joined(range(first, cdiv(computed + new, self.block_size)))
+        return one_run(first, cdiv(computed + new, self.block_size))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """The next token sees W - 1 before it: only their blocks must be cached."""

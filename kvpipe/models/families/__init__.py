@@ -10,8 +10,9 @@ from importlib import import_module
 from pathlib import Path
 
 from kvpipe.models.families.base import Family
+from kvpipe.models.families.classes import facts_of
 
-_NOT_FAMILIES = {"__init__", "base", "caches", "weights"}
+_NOT_FAMILIES = {"__init__", "base", "blocks", "by_keys", "caches", "classes", "weights"}
 
 
 @cache
@@ -23,4 +24,4 @@ def families() -> dict[str, Family]:
             table: dict[str, Family] = import_module(f"{__name__}.{path.stem}").FAMILIES
             assert not found.keys() & table.keys(), path.stem
             found.update(table)
-    return found
+    return {name: row.of_class(facts_of(row.like or name)) for name, row in found.items()}

@@ -7,24 +7,38 @@ defaults, and a `Config` keeps the difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from kvpipe.models._values import LARGEST, PROBE_HINT, Values, unreadable
 from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.classes import ClassFacts
 
 __all__ = ["PROBE_HINT", "Config", "Family", "Weight", "unreadable"]
 
 STRETCHED = ("linear", "dynamic", "yarn")  # kinds of rope scaling that stretch the context
 
 
+_MISSING = object()
+
+
+def _at(values: Mapping[str, Any], name: str) -> Any:
+    """The value of a key, or of a dotted one (`attn_config.kv_n_heads`) inside a section."""
+    if name in values:
+        return values[name]
+    first, dot, rest = name.partition(".")
+    inside = values.get(first) if dot else None
+    return _at(inside, rest) if isinstance(inside, Mapping) else _MISSING
+
+
 class Config(Values):
     """A config.json with its class's defaults and its own names for standard keys.
 
-    aliases: standard name -> the name in the file ({"hidden_size": "n_embd"}); the standard name is
-    understood, too.
+    aliases: standard name -> the name in the file ({"hidden_size": "n_embd"}), dotted where it lies
+    in a section; the standard name is understood, too. pattern: the round of layer_types that the
+    class repeats where the file lists none.
     """
 
     def __init__(
@@ -32,9 +46,10 @@ class Config(Values):
         raw: Mapping[str, Any],
         defaults: Mapping[str, Any] | None = None,
         aliases: Mapping[str, str] | None = None,
+        pattern: Sequence[str] | None = (),
     ) -> None:
         super().__init__(raw)
-        self.defaults, self.aliases = defaults or {}, aliases or {}
+        self.defaults, self.aliases, self.pattern = defaults or {}, aliases or {}, pattern
 
     def get(self, key: str, default: Any = None) -> Any:
         """The file's value, null included; else the class's default; else `default`. As it stands:
@@ -42,8 +57,9 @@ class Config(Values):
         names = (self.aliases.get(key, key), key)
         for values in (self.raw, self.defaults):
             for name in names:
-                if name in values:
-                    return values[name]
+                found = _at(values, name)
+                if found is not _MISSING:
+                    return found
         return default
 
     def written_name(self, key: str) -> str:
@@ -52,7 +68,7 @@ class Config(Values):
     def having(self, **values: Any) -> Config:
         """The same file with other values under standard keys."""
         renamed = {self.aliases.get(key, key): value for key, value in values.items()}
-        return Config({**self.raw, **renamed}, self.defaults, self.aliases)
+        return Config({**self.raw, **renamed}, self.defaults, self.aliases, self.pattern)
 
     # The sizes that every family has.
     @property
@@ -126,21 +142,34 @@ class Weight:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """How to read one model_type. caches: what every layer stores. weights: every parameter.
+    """How to read one model_type. caches: what every layer stores. weights: every parameter
+    (None: only headers say).
 
     defaults: what the class supplies for keys that files leave out. num_layers: of the part that
     generates. context_length: tokens, scaled rope included. encoder_tokens: encoder output tokens a
-    request attends to. ssm_dtype: of the recurrent state, where the family fixes it.
+    request attends to. ssm_dtype: of the recurrent state, where the family fixes it. like: the
+    type whose class supplies defaults, for types that transformers does not have.
     """
 
     caches: Callable[[Config], list[CacheGeometry]]
-    weights: Callable[[Config], list[Weight]]
+    weights: Callable[[Config], list[Weight]] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     num_layers: Callable[[Config], int] = lambda config: config.num_layers
     context_length: Callable[[Config], int] = lambda config: config.context_length
     encoder_tokens: Callable[[Config], int] = lambda config: 0
     ssm_dtype: str | None = None
+    like: str | None = None
+    pattern: tuple[str, ...] | None = ()
 
     def config(self, raw: Mapping[str, Any]) -> Config:
-        return Config(raw, self.defaults, self.aliases)
+        return Config(raw, self.defaults, self.aliases, self.pattern)
+
+    def of_class(self, facts: ClassFacts) -> Family:
+        """The same family with what its class supplies under what the row itself says."""
+        return replace(
+            self,
+            defaults={**facts.defaults, **self.defaults},
+            aliases={**facts.aliases, **self.aliases},
+            pattern=self.pattern or facts.pattern,
+        )

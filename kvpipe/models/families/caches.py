@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kvpipe.models._values import is_whole
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, unreadable
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+# Keys of older files: every how many layers a full one follows the sliding ones.
+_EVERY = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 
 
 def every_nth_full(config: Config, n: int) -> list[str]:
@@ -26,6 +29,33 @@ def layer_types(config: Config, derived: Sequence[str]) -> list[str]:
     return types
 
 
+def derived_types(config: Config) -> list[str]:
+    """The layer_types of a file without any, as its class derives them: a round that it repeats,
+    or one kind for all, by whether a window or a chunk is set."""
+    layers = config.num_layers
+    if config.pattern is None:
+        expected = f"{layers} kinds of layers (its class derives them by a rule of its own)"
+        raise unreadable("layer_types", expected, "nothing")
+    if config.pattern:
+        every = next((n for key in _EVERY if (n := _raw_number(config, key))), 0)
+        if every and set(config.pattern) == {FULL, SLIDING}:
+            return every_nth_full(config, every)
+        return [config.pattern[i % len(config.pattern)] for i in range(layers)]
+    if config.number("sliding_window"):
+        return [SLIDING] * layers
+    return [CHUNKED if config.number("attention_chunk_size") else FULL] * layers
+
+
+def _raw_number(config: Config, key: str) -> int:
+    return config.number(key) if is_whole(config.raw.get(key)) else 0
+
+
+def standard_caches(config: Config) -> list[CacheGeometry]:
+    """K/V of every layer under the standard keys, each layer of its kind."""
+    listed = config.words("layer_types") is not None
+    return attention_caches(config, layer_types(config, () if listed else derived_types(config)))
+
+
 def attention_cache(
     config: Config,
     layer: int,
@@ -33,8 +63,13 @@ def attention_cache(
     *,
     prefix: str = "model.layers",
     name: str = "self_attn.attn",
+    value_size: int | None = None,
 ) -> CacheGeometry:
-    """The K/V cache of one layer. A window or chunk that is off, or spans the context, is full."""
+    """The K/V cache of one layer. A window or chunk that is off, or spans the context, is full.
+
+    value_size: of a head's V, where it is not K's.
+    """
+    config = of_layer(config, layer)
     spec, bound = _BOUNDS.get(kind, (None, None))
     if spec is None:
         raise unreadable("layer_types", f"one of {', '.join(_BOUNDS)}", f"'{kind}'")
@@ -42,12 +77,20 @@ def attention_cache(
         "num_kv_heads": config.num_kv_heads,
         "head_size": config.head_size,
     }
+    if value_size not in (None, config.head_size):
+        fields["head_size_v"] = value_size
     size = config.number(bound) if bound else 0
     if bound and 0 < size < config.context_length:
         fields[bound] = size
     else:
         spec = "full"
     return CacheGeometry(name=f"{prefix}.{layer}.{name}", layer=layer, spec=spec, fields=fields)
+
+
+def of_layer(config: Config, layer: int) -> Config:
+    """The file as one layer reads it: per_layer_config overrides keys by layer index."""
+    own = config.section("per_layer_config").section(str(layer)).raw
+    return config.having(**own) if own else config
 
 
 _BOUNDS = {

@@ -6,26 +6,42 @@ size) and `num_key_value_heads` describe something else. V3.2 adds an indexer wi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from kvpipe.models.base import CacheGeometry
-from kvpipe.models.families.base import Config, Family, Weight
+from kvpipe.models.families.base import Config, Family, Weight, unreadable
+from kvpipe.models.families.caches import attention_caches
 from kvpipe.models.families.experts import dense_then_experts
 from kvpipe.models.families.weights import decoder, linear, norm, norms
 
 
 # --- caches ----------------------------------------------------------------------------------
+def latent_cache(config: Config, layer: int, name: str = "self_attn.attn") -> CacheGeometry:
+    """One row: a rope part of no numbers is allowed."""
+    row = config.count("kv_lora_rank") + config.number("qk_rope_head_dim")
+    name = f"model.layers.{layer}.{name}"
+    return CacheGeometry(name=name, layer=layer, spec="mla", fields={"head_size": row})
+
+
 def latent_caches(config: Config) -> list[CacheGeometry]:
-    row = config.count("kv_lora_rank") + config.count("qk_rope_head_dim")
+    return [latent_cache(config, i) for i in range(config.num_layers)]
+
+
+def twice_latent_caches(config: Config) -> list[CacheGeometry]:
+    """LongCat-Flash attends twice a layer."""
     return [
-        CacheGeometry(
-            name=f"model.layers.{i}.self_attn.attn",
-            layer=i,
-            spec="mla",
-            fields={"head_size": row},
-        )
+        latent_cache(config, i, f"self_attn_{half}.attn")
         for i in range(config.num_layers)
+        for half in (0, 1)
     ]
+
+
+def expanded_caches(config: Config) -> list[CacheGeometry]:
+    """MiniCPM3 projects through latents, but an engine stores K and V of every head, V padded to
+    K's width (vllm/model_executor/models/minicpm3.py)."""
+    size = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim")
+    return attention_caches(config.having(num_key_value_heads=config.num_heads, head_dim=size))
 
 
 def indexer_cache(layer: int, size: int) -> CacheGeometry:
@@ -40,12 +56,81 @@ def indexer_cache(layer: int, size: int) -> CacheGeometry:
 
 def indexed_caches(config: Config) -> list[CacheGeometry]:
     """The latent row, and the indexer's key beside it."""
-    size = config.count("index_head_dim")
     return [
         cache
-        for latent in latent_caches(config)
-        for cache in (latent, indexer_cache(latent.layer, size))
+        for layer, own in enumerate(own_indexers(config))
+        for cache in indexed_layer(config, layer, own_indexer=own)
     ]
+
+
+def indexed_layer(config: Config, layer: int, *, own_indexer: bool = True) -> list[CacheGeometry]:
+    index = indexer_cache(layer, config.count("index_head_dim"))
+    return [latent_cache(config, layer), *([index] if own_indexer else [])]
+
+
+def own_indexers(config: Config) -> list[bool]:
+    """Whether each layer has an indexer of its own, or takes an earlier one's choice of tokens."""
+    kinds = config.words("indexer_types")
+    if kinds is None:
+        return [True] * config.num_layers
+    if len(kinds) != config.num_layers or not set(kinds) <= {"full", "shared"}:
+        raise unreadable("indexer_types", f"{config.num_layers} of full and shared", kinds)
+    return [kind == "full" for kind in kinds]
+
+
+def hunyuan4_caches(config: Config) -> list[CacheGeometry]:
+    """Without the list, the first layer and every fourth after it have an indexer."""
+    if config.words("indexer_types") is None:
+        kinds = [
+            "full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(config.num_layers)
+        ]
+        config = config.having(indexer_types=kinds)
+    return indexed_caches(config)
+
+
+def scheduled(config: Config) -> Config:
+    """Indexers by a pattern ("FSSF"), or by a frequency that begins at an offset."""
+    if config.words("indexer_types") is not None:
+        return config
+    pattern, layers = config.word("index_topk_pattern"), config.num_layers
+    every = max(config.number("index_topk_freq", 1), 1)
+    start = config.number("index_skip_topk_offset", 2)
+    kinds = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern] or [
+        "shared" if max(i - start + 1, 0) % every else "full" for i in range(layers)
+    ]
+    return config.having(indexer_types=kinds)
+
+
+def rope_layers(config: Config) -> list[bool]:
+    """no_rope_layers has 1 where there IS rope; without it, every fourth layer has none."""
+    listed, layers = config.numbers("no_rope_layers"), config.num_layers
+    every = config.count("no_rope_layer_interval", 4)
+    listed = listed or [int((i + 1) % every != 0) for i in range(layers)]
+    if len(listed) != layers:
+        raise unreadable("no_rope_layers", f"{layers} entries", len(listed))
+    return [bool(rope) for rope in listed]
+
+
+def mistral_large4_caches(config: Config) -> list[CacheGeometry]:
+    """Layers without rope store the latent alone; a layer may read the rows of another
+    (kv_source_layers)."""
+    config = scheduled(config)
+    own, roped = own_indexers(config), rope_layers(config)
+    parts = [config if rope else config.having(qk_rope_head_dim=0) for rope in roped]
+    caches = [
+        cache
+        for i, part in enumerate(parts)
+        for cache in indexed_layer(part, i, own_indexer=own[i])
+    ]
+    sources = config.numbers("kv_source_layers")
+    if sources is None:
+        return caches
+    if len(sources) != config.num_layers or any(s > i for i, s in enumerate(sources)):
+        expected = f"{config.num_layers} layers, none after the one that reads it"
+        raise unreadable("kv_source_layers", expected, sources)
+    names = [latent.name for latent in latent_caches(config)]
+    shares = {names[i]: names[s] for i, s in enumerate(sources) if i != s}
+    return [replace(cache, shares_with=shares.get(cache.name)) for cache in caches]
 
 
 # --- weights ---------------------------------------------------------------------------------
@@ -85,6 +170,19 @@ def deepseek_block(config: Config, layer: int) -> list[Weight]:
         *dense_then_experts(config, layer),
         *norms(config, layer),
     ]
+
+
+def axk1_block(config: Config, layer: int) -> list[Weight]:
+    """A norm more after experts."""
+    weights = deepseek_block(config, layer)
+    is_sparse = any(weight.name.startswith("mlp.experts") for weight in weights)
+    return [*weights, *(norms(config, layer, 1, name="post") if is_sparse else [])]
+
+
+def minicpm3_weights(config: Config) -> list[Weight]:
+    """Heads of V are those of the hidden size, where the file does not say."""
+    value = config.count("v_head_dim", config.hidden_size // config.num_heads)
+    return decoder(config.having(v_head_dim=value), deepseek_block)
 
 
 def indexed_block(config: Config, layer: int) -> list[Weight]:
@@ -129,15 +227,32 @@ V3 = V2 | {
     "moe_intermediate_size": 2048,
     "first_k_dense_replace": 3,
 }
-V3_2 = V3 | {"index_n_heads": 64, "index_head_dim": 128, "max_position_embeddings": 163840}
 
 latent = partial(decoder, block=deepseek_block)
+indexed = partial(decoder, block=indexed_block)
+OTHERS = "mistral4 sarvam_mla youtu"
 
 FAMILIES = {
-    "deepseek_v2": Family(caches=latent_caches, weights=latent, defaults=V2),
-    "deepseek_v3": Family(caches=latent_caches, weights=latent, defaults=V3),
-    "kimi_k2": Family(caches=latent_caches, weights=latent, defaults=V3),
-    "deepseek_v32": Family(
-        caches=indexed_caches, weights=partial(decoder, block=indexed_block), defaults=V3_2
+    "deepseek_v2": Family(caches=latent_caches, weights=latent),
+    "deepseek_v3": Family(caches=latent_caches, weights=latent),
+    **{name: Family(caches=latent_caches, weights=latent) for name in OTHERS.split()},
+    "glm4_moe_lite": Family(
+        caches=latent_caches, weights=latent, defaults={"first_k_dense_replace": 1}
     ),
+    "minicpm3": Family(caches=expanded_caches, weights=minicpm3_weights),
+    "longcat_flash": Family(
+        caches=twice_latent_caches, aliases={"num_hidden_layers": "num_layers"}
+    ),
+    "axk1": Family(
+        caches=latent_caches,
+        weights=partial(decoder, block=axk1_block),
+        defaults={"first_k_dense_replace": 1},
+    ),
+    "axk2": Family(caches=indexed_caches),
+    "glm_moe_dsa": Family(caches=indexed_caches, weights=indexed),
+    "hy_v4": Family(caches=hunyuan4_caches),
+    "hy_v4_vl_text": Family(caches=hunyuan4_caches),
+    "mistral_large4_text": Family(caches=mistral_large4_caches),
+    "kimi_k2": Family(caches=latent_caches, weights=latent, like="deepseek_v3"),
+    "deepseek_v32": Family(caches=indexed_caches, weights=indexed),
 }

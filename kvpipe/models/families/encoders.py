@@ -34,7 +34,7 @@ def bart_decoder_layers(config: Config) -> int:
 
 def bart_caches(config: Config) -> list[CacheGeometry]:
     heads = config.count("decoder_attention_heads")
-    head_size = config.count("d_model") // heads
+    head_size = config.hidden_size // heads
     return decoder_caches(bart_decoder_layers(config), heads, head_size)
 
 
@@ -200,20 +200,6 @@ def bert_weights(config: Config, *, projections: tuple[str, ...]) -> list[Weight
     ]
 
 
-WHISPER = {
-    "vocab_size": 51865,
-    "num_mel_bins": 80,
-    "encoder_layers": 4,
-    "encoder_attention_heads": 6,
-    "encoder_ffn_dim": 1536,
-    "decoder_layers": 4,
-    "decoder_attention_heads": 6,
-    "decoder_ffn_dim": 1536,
-    "d_model": 384,
-    "max_source_positions": 1500,
-    "max_position_embeddings": 448,
-    "tie_word_embeddings": True,
-}
 BART = {
     "vocab_size": 50265,
     "max_position_embeddings": 1024,
@@ -257,13 +243,17 @@ T5_NAMES = {
     "intermediate_size": "d_ff",
     "max_position_embeddings": "n_positions",
 }
+# Masked language models: encoders unless a file says is_decoder.
+_ENCODERS = """
+big_bird camembert data2vec-text electra ernie megatron-bert rembert
+roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod
+"""
 QKV = ("query", "key", "value")
 
 FAMILIES = {
     "whisper": Family(
         caches=bart_caches,
         weights=whisper_weights,
-        defaults=WHISPER,
         aliases=WHISPER_NAMES,
         num_layers=bart_decoder_layers,
         encoder_tokens=lambda config: config.count("max_source_positions"),
@@ -271,7 +261,6 @@ FAMILIES = {
     "bart": Family(
         caches=bart_caches,
         weights=bart_weights,
-        defaults=BART,
         aliases=BART_NAMES,
         num_layers=bart_decoder_layers,
         encoder_tokens=lambda config: config.count("max_position_embeddings"),
@@ -279,7 +268,7 @@ FAMILIES = {
     "t5": Family(
         caches=t5_caches,
         weights=t5_weights,
-        defaults=T5,
+        defaults={"max_position_embeddings": 512},
         aliases=T5_NAMES,
         num_layers=t5_decoder_layers,
         encoder_tokens=lambda config: config.count("max_position_embeddings"),
@@ -287,14 +276,11 @@ FAMILIES = {
     "longformer": Family(
         caches=encoder_caches,
         weights=partial(bert_weights, projections=(*QKV, *(f"{name}_global" for name in QKV))),
-        defaults=BERT,
     ),
-    "bert": Family(
-        caches=encoder_caches, weights=partial(bert_weights, projections=QKV), defaults=BERT
-    ),
+    **{name: Family(caches=encoder_caches) for name in _ENCODERS.split()},
+    "bert": Family(caches=encoder_caches, weights=partial(bert_weights, projections=QKV)),
     "roberta": Family(
         caches=encoder_caches,
         weights=partial(bert_weights, projections=QKV),
-        defaults=BERT | {"vocab_size": 50265},
     ),
 }

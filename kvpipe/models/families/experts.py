@@ -17,9 +17,6 @@ from kvpipe.models.families.caches import (
     layer_types,
 )
 from kvpipe.models.families.llama import (
-    LLAMA,
-    MISTRAL,
-    QWEN2,
     full_caches,
     one_window_caches,
     optional_window_caches,
@@ -113,7 +110,13 @@ def glm4_moe_block(config: Config, layer: int) -> list[Weight]:
 
 def dense_then_experts(config: Config, layer: int) -> list[Weight]:
     """DeepSeek's way: first_k_dense_replace dense layers, then routed and shared experts."""
-    if layer < config.number("first_k_dense_replace") or not config.number("n_routed_experts"):
+    kinds = config.words("mlp_layer_types") or []
+    dense = (
+        kinds[layer] == "dense"
+        if layer < len(kinds)
+        else layer < config.number("first_k_dense_replace")
+    )
+    if dense or not config.number("n_routed_experts"):
         return mlp(config, layer, config.intermediate_size)
     width, shared = config.count("moe_intermediate_size"), config.number("n_shared_experts")
     return [
@@ -153,89 +156,23 @@ def llama4_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
-MIXTRAL = MISTRAL | {"sliding_window": None, "num_local_experts": 8}
-QWEN2_MOE = QWEN2 | {
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "moe_intermediate_size": 1408,
-    "shared_expert_intermediate_size": 5632,
-    "num_experts": 60,
-}
-QWEN3_MOE = QWEN2_MOE | {
-    "intermediate_size": 6144,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "moe_intermediate_size": 768,
-    "num_experts": 128,
-}
-GLM4_MOE = LLAMA | {
-    "vocab_size": 151552,
-    "intermediate_size": 10944,
-    "num_hidden_layers": 46,
-    "num_attention_heads": 96,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "moe_intermediate_size": 1408,
-    "n_routed_experts": 128,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-}
-GPT_OSS = {
-    "vocab_size": 201088,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "num_local_experts": 128,
-    "sliding_window": 128,
-    "max_position_embeddings": 131072,
-}
-LLAMA4 = {
-    "vocab_size": 202048,
-    "hidden_size": 5120,
-    "intermediate_size": 8192,
-    "intermediate_size_mlp": 16384,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 40,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "num_local_experts": 16,
-    "interleave_moe_layer_step": 1,
-    "no_rope_layer_interval": 4,
-    "attention_chunk_size": 8192,
-}
-
 FAMILIES = {
-    "mixtral": Family(
-        caches=one_window_caches, weights=partial(decoder, block=mixtral_block), defaults=MIXTRAL
-    ),
+    "mixtral": Family(caches=one_window_caches, weights=partial(decoder, block=mixtral_block)),
     "qwen2_moe": Family(
         caches=optional_window_caches,
         weights=partial(decoder, block=qwen2_moe_block),
-        defaults=QWEN2_MOE,
     ),
     "qwen3_moe": Family(
         caches=optional_window_caches,
         weights=partial(decoder, block=qwen3_moe_block),
-        defaults=QWEN3_MOE,
+        defaults={"max_window_layers": 28},
         aliases={"num_experts": "num_local_experts"},
     ),
-    "glm4_moe": Family(
-        caches=full_caches, weights=partial(decoder, block=glm4_moe_block), defaults=GLM4_MOE
-    ),
+    "glm4_moe": Family(caches=full_caches, weights=partial(decoder, block=glm4_moe_block)),
     "gpt_oss": Family(
         caches=alternating_caches,
         weights=partial(decoder, block=gpt_oss_block),
-        defaults=GPT_OSS,
         aliases={"num_local_experts": "num_experts"},
     ),
-    "llama4_text": Family(
-        caches=llama4_caches, weights=partial(decoder, block=llama4_block), defaults=LLAMA4
-    ),
+    "llama4_text": Family(caches=llama4_caches, weights=partial(decoder, block=llama4_block)),
 }

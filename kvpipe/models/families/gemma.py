@@ -29,7 +29,13 @@ def patterned_caches(config: Config, *, pattern: int) -> list[CacheGeometry]:
 
 def gemma3n_caches(config: Config) -> list[CacheGeometry]:
     """The last num_kv_shared_layers read the last cache of their type before them."""
-    types, caches = types_of(config, 5), patterned_caches(config, pattern=5)
+    return sharing_caches(config, types_of(config, 5), patterned_caches(config, pattern=5))
+
+
+def sharing_caches(
+    config: Config, types: list[str], caches: list[CacheGeometry]
+) -> list[CacheGeometry]:
+    """The last num_kv_shared_layers read the last cache of their type before them."""
     first_shared = config.num_layers - config.number("num_kv_shared_layers")
     stores = {kind: caches[i].name for i, kind in enumerate(types[:first_shared])}
     missing = set(types[first_shared:]) - set(stores)
@@ -112,66 +118,25 @@ def gemma3n_weights(config: Config) -> list[Weight]:
     ]
 
 
-GEMMA = {
-    "vocab_size": 256000,
-    "hidden_size": 3072,
-    "intermediate_size": 24576,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "head_dim": 256,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,  # absent from the published files
-}
-GEMMA2 = GEMMA | {
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "sliding_window": 4096,
-}
-GEMMA3 = GEMMA2 | {"vocab_size": 262208, "max_position_embeddings": 131072}
-GEMMA3N = GEMMA2 | {
-    "vocab_size": 262400,
-    "vocab_size_per_layer_input": 262144,
-    "hidden_size": 2048,
-    "hidden_size_per_layer_input": 256,
-    "intermediate_size": 16384,
-    "num_hidden_layers": 35,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32768,
-    "sliding_window": 512,
-    "num_kv_shared_layers": 15,
-    "altup_num_inputs": 4,
-    "laurel_rank": 64,
-}
-
-
 def stretched_already(config: Config) -> int:
     """Tokens: Gemma 3 files count what rope scaling stretched; scaling it again would give 8x."""
     return config.count("max_position_embeddings")
 
 
 FAMILIES = {
-    "gemma": Family(
-        caches=full_caches, weights=partial(decoder, block=llama_block), defaults=GEMMA
-    ),
+    "gemma": Family(caches=full_caches, weights=partial(decoder, block=llama_block)),
     "gemma2": Family(
         caches=partial(patterned_caches, pattern=2),
         weights=partial(decoder, block=partial(gemma_block, qk_norm=False)),
-        defaults=GEMMA2,
     ),
     "gemma3_text": Family(
         caches=partial(patterned_caches, pattern=6),
         weights=partial(decoder, block=partial(gemma_block, qk_norm=True)),
-        defaults=GEMMA3,
         context_length=stretched_already,
     ),
     "gemma3n_text": Family(
         caches=gemma3n_caches,
         weights=gemma3n_weights,
-        defaults=GEMMA3N,
         context_length=stretched_already,
     ),
 }

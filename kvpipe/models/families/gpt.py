@@ -120,7 +120,7 @@ def opt_block(config: Config, layer: int) -> list[Weight]:
 def opt_weights(config: Config) -> list[Weight]:
     """Two unused position rows. OPT-350M embeds narrower and has no final norm."""
     weights = decoder(config, opt_block, norm_bias=True)
-    width, hidden = config.count("word_embed_proj_dim"), config.hidden_size
+    width, hidden = config.count("word_embed_proj_dim", config.hidden_size), config.hidden_size
     if not config.flag("do_layer_norm_before", True):
         weights = [w for w in weights if not w.name.startswith("model.norm")]
     if width != hidden:
@@ -181,37 +181,6 @@ GPT2_NAMES = {
     "num_attention_heads": "n_head",
     "max_position_embeddings": "n_positions",
 }
-GPT2 = {
-    "vocab_size": 50257,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "max_position_embeddings": 1024,
-    "tie_word_embeddings": True,
-}
-GPTJ = {
-    "vocab_size": 50400,
-    "hidden_size": 4096,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "max_position_embeddings": 2048,
-}
-NEOX = {
-    "vocab_size": 50432,
-    "hidden_size": 6144,
-    "intermediate_size": 24576,
-    "num_hidden_layers": 44,
-    "num_attention_heads": 64,
-    "max_position_embeddings": 2048,
-}
-PHI = {
-    "vocab_size": 51200,
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-}
 OPT = {
     "vocab_size": 50272,
     "hidden_size": 768,
@@ -230,14 +199,6 @@ BLOOM = {
     "max_position_embeddings": 2048,  # what it was trained on: ALiBi has no table
     "tie_word_embeddings": True,
 }
-FALCON = {
-    "vocab_size": 65024,
-    "hidden_size": 4544,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 71,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-}
 MPT = {
     "vocab_size": 50368,
     "hidden_size": 2048,
@@ -250,46 +211,38 @@ MPT = {
 transformer_h = partial(attention_caches, prefix="transformer.h", name="attn.attn")
 
 FAMILIES = {
-    "gpt2": Family(caches=transformer_h, weights=gpt2_weights, defaults=GPT2, aliases=GPT2_NAMES),
-    "gpt_bigcode": Family(
-        caches=one_head_caches, weights=bigcode_weights, defaults=GPT2, aliases=GPT2_NAMES
-    ),
+    "gpt2": Family(caches=transformer_h, weights=gpt2_weights, aliases=GPT2_NAMES),
+    "gpt_bigcode": Family(caches=one_head_caches, weights=bigcode_weights, aliases=GPT2_NAMES),
     "gptj": Family(
         caches=transformer_h,
         weights=partial(decoder, block=gptj_block, norm_bias=True, head_bias=True),
-        defaults=GPTJ,
         aliases=GPT2_NAMES,
     ),
     "gpt_neox": Family(
         caches=partial(attention_caches, prefix="gpt_neox.layers", name="attention.attn"),
         weights=partial(decoder, block=neox_block, norm_bias=True),
-        defaults=NEOX,
     ),
     "phi": Family(
         caches=attention_caches,
         weights=partial(decoder, block=phi_block, norm_bias=True, head_bias=True),
-        defaults=PHI,
     ),
     "opt": Family(
         caches=partial(attention_caches, prefix="model.decoder.layers"),
         weights=opt_weights,
-        defaults=OPT,
     ),
     "bloom": Family(
         caches=partial(attention_caches, prefix="transformer.h", name="self_attention.attn"),
         weights=bloom_weights,
-        defaults=BLOOM,
+        defaults={"max_position_embeddings": 2048},
         aliases={"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
     ),
     "falcon": Family(
         caches=falcon_caches,
         weights=partial(decoder, block=falcon_block, norm_bias=True),
-        defaults=FALCON,
     ),
     "mpt": Family(
         caches=mpt_caches,
         weights=partial(decoder, block=mpt_block),
-        defaults=MPT,
         aliases={
             "hidden_size": "d_model",
             "num_hidden_layers": "n_layers",

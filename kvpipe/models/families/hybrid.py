@@ -48,11 +48,24 @@ def has_state(kind: str) -> bool:
     return kind in STATE | BOTH
 
 
+def mamba2_head_size(config: Config) -> int:
+    """A number, or what the expanded channels leave a head ("auto", null)."""
+    inner = config.number("mamba_d_ssm") or int(
+        (config.ratio("mamba_expand", 2) or 2) * config.hidden_size
+    )
+    automatic = max(inner // config.count("mamba_n_heads"), 1)
+    return (
+        automatic
+        if config.get("mamba_d_head") == "auto"
+        else config.count("mamba_d_head", automatic)
+    )
+
+
 # --- Mamba 2, under the key names of Bamba -----------------------------------------------------
 def mamba2_shapes(config: Config) -> dict[str, list[int]]:
     return mamba2_states(
         config.count("mamba_n_heads"),
-        config.count("mamba_d_head"),
+        mamba2_head_size(config),
         config.count("mamba_d_state"),
         config.count("mamba_n_groups"),
         config.count("mamba_d_conv"),
@@ -163,55 +176,13 @@ def falcon_h1_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
-COMMON = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "mamba_d_conv": 4,
-    "mamba_expand": 2,
-    "mamba_n_groups": 1,
-    "mamba_n_heads": 128,
-    "mamba_d_head": 64,
-    "mamba_d_state": 256,
-}
-
-BAMBA = COMMON | {"vocab_size": 128000, "max_position_embeddings": 262144}
-GRANITE4 = COMMON | {
-    "vocab_size": 32000,
-    "intermediate_size": 11008,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 2048,
-    "num_local_experts": 8,
-    "shared_intermediate_size": 1024,
-}
-
-GRANITE4 = COMMON | {
-    "vocab_size": 32000,
-    "intermediate_size": 11008,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 2048,
-    "num_local_experts": 8,
-    "shared_intermediate_size": 1024,
-}
-
-FALCON_H1 = COMMON | {
-    "vocab_size": 128000,
-    "max_position_embeddings": 8192,
-    "mamba_d_head": 8,
-}
-
 FAMILIES = {
-    "bamba": Family(
-        caches=bamba_caches, weights=partial(decoder, block=bamba_block), defaults=BAMBA
-    ),
+    "bamba": Family(caches=bamba_caches, weights=partial(decoder, block=bamba_block)),
     "granitemoehybrid": Family(
-        caches=granite_caches, weights=partial(decoder, block=granite_block), defaults=GRANITE4
+        caches=granite_caches, weights=partial(decoder, block=granite_block)
     ),
     "falcon_h1": Family(
         caches=falcon_h1_caches,
         weights=partial(decoder, block=falcon_h1_block),
-        defaults=FALCON_H1,
     ),
 }

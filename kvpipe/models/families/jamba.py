@@ -9,7 +9,6 @@ from kvpipe.models.families.base import Config, Family, Weight
 from kvpipe.models.families.caches import attention_cache, state_cache
 from kvpipe.models.families.experts import routed
 from kvpipe.models.families.hybrid import (
-    COMMON,
     attends,
     kinds,
     once_a_file,
@@ -66,19 +65,6 @@ def jamba_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
-JAMBA = COMMON | {
-    "vocab_size": 65536,
-    "max_position_embeddings": 262144,
-    "num_experts": 16,
-    "expert_layer_period": 2,
-    "expert_layer_offset": 1,
-    "attn_layer_period": 8,
-    "attn_layer_offset": 4,
-    "mamba_d_state": 16,
-}
-
 FAMILIES = {
-    "jamba": Family(
-        caches=jamba_caches, weights=partial(decoder, block=jamba_block), defaults=JAMBA
-    ),
+    "jamba": Family(caches=jamba_caches, weights=partial(decoder, block=jamba_block)),
 }

@@ -80,5 +80,5 @@ LFM2 = {
 }
 
 FAMILIES = {
-    "lfm2": Family(caches=lfm2_caches, weights=partial(decoder, block=lfm2_block), defaults=LFM2),
+    "lfm2": Family(caches=lfm2_caches, weights=partial(decoder, block=lfm2_block)),
 }

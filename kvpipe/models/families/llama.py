@@ -124,25 +124,6 @@ LLAMA = {
     "num_attention_heads": 32,
     "max_position_embeddings": 2048,
 }
-MISTRAL = LLAMA | {
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,  # a missing key means 8, whatever the number of heads
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,  # a missing key slides, a null one does not
-}
-QWEN2 = LLAMA | {
-    "vocab_size": 151936,
-    "intermediate_size": 22016,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "max_window_layers": 28,
-}
-PHI3 = LLAMA | {
-    "vocab_size": 32064,
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "max_position_embeddings": 4096,
-}
 GLM = LLAMA | {
     "vocab_size": 151552,
     "intermediate_size": 13696,
@@ -151,62 +132,28 @@ GLM = LLAMA | {
     "head_dim": 128,
     "max_position_embeddings": 131072,
 }
-STARCODER2 = {
-    "vocab_size": 49152,
-    "hidden_size": 3072,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 24,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": True,
-}
-COHERE = {
-    "vocab_size": 256000,
-    "hidden_size": 8192,
-    "intermediate_size": 22528,
-    "num_hidden_layers": 40,
-    "num_attention_heads": 64,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-}
-OLMO2 = LLAMA | {"vocab_size": 50304}
 
 FAMILIES = {
-    "llama": Family(caches=full_caches, weights=llama, defaults=LLAMA),
-    "granite": Family(caches=full_caches, weights=llama, defaults=LLAMA),
-    "mistral": Family(caches=one_window_caches, weights=mistral, defaults=MISTRAL),
+    "llama": Family(caches=full_caches, weights=llama),
+    "granite": Family(caches=full_caches, weights=llama),
+    "mistral": Family(caches=one_window_caches, weights=mistral),
     "ministral3": Family(
         caches=one_window_caches,
         weights=mistral,
-        defaults=MISTRAL
-        | {
-            "vocab_size": 131072,
-            "num_hidden_layers": 34,
-            "head_dim": 128,
-            "max_position_embeddings": 262144,
-            "sliding_window": None,
-        },
     ),
-    "qwen2": Family(caches=optional_window_caches, weights=qkv_biased, defaults=QWEN2),
-    "qwen3": Family(
-        caches=optional_window_caches, weights=qk_normed, defaults=QWEN2 | {"head_dim": 128}
-    ),
-    "phi3": Family(caches=one_window_caches, weights=mistral, defaults=PHI3),
-    "glm": Family(caches=full_caches, weights=qkv_biased, defaults=GLM),
+    "qwen2": Family(caches=optional_window_caches, weights=qkv_biased),
+    "qwen3": Family(caches=optional_window_caches, weights=qk_normed),
+    "phi3": Family(caches=one_window_caches, weights=mistral),
+    "glm": Family(caches=full_caches, weights=qkv_biased),
     "starcoder2": Family(
         caches=one_window_caches,
         weights=partial(decoder, block=starcoder2_block, norm_bias=True),
-        defaults=STARCODER2,
     ),
-    "cohere": Family(caches=full_caches, weights=cohere, defaults=COHERE),
+    "cohere": Family(caches=full_caches, weights=cohere),
     "cohere2": Family(
         caches=every_fourth_full_caches,
         weights=cohere2,
-        defaults=COHERE | {"head_dim": 128, "sliding_window": 4096},
     ),
-    "olmo2": Family(caches=full_caches, weights=olmo2, defaults=OLMO2),
-    "olmo3": Family(
-        caches=every_fourth_full_caches, weights=olmo2, defaults=OLMO2 | {"sliding_window": 4096}
-    ),
+    "olmo2": Family(caches=full_caches, weights=olmo2),
+    "olmo3": Family(caches=every_fourth_full_caches, weights=olmo2),
 }

@@ -90,31 +90,12 @@ def nemotron_weights(config: Config) -> list[Weight]:
     return decoder(nemotron_sizes(config), nemotron_block)
 
 
-NEMOTRON_H = {
-    "vocab_size": 131072,
-    "hidden_size": 4096,
-    "intermediate_size": 21504,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 4096,
-    "ssm_state_size": 128,
-    "mamba_num_heads": 128,
-    "mamba_head_dim": 64,
-    "n_groups": 8,
-    "conv_kernel": 4,
-    "n_routed_experts": 8,
-    "moe_intermediate_size": 7688,
-    "moe_shared_expert_intermediate_size": 7688,
-}
-
 FAMILIES = {
     "nemotron_h": Family(
         caches=nemotron_caches,
         weights=nemotron_weights,
         num_layers=lambda config: nemotron_sizes(config).num_layers,
-        defaults=NEMOTRON_H,
+        defaults={"num_hidden_layers": len(DEFAULT_KINDS)},
         ssm_dtype="float32",
     ),
 }

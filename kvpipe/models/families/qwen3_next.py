@@ -74,40 +74,20 @@ def gated_attention(config: Config, layer: int) -> list[Weight]:
 
 def qwen3_next_block(config: Config, layer: int) -> list[Weight]:
     mixer = gated_attention if attends(qwen3_next_kinds(config)[layer]) else delta_net
+    return [*mixer(config, layer), *feed_forward(config, layer), *norms(config, layer)]
+
+
+def feed_forward(config: Config, layer: int) -> list[Weight]:
+    if not is_sparse(config, layer):
+        return mlp(config, layer, config.intermediate_size)
     number, width = config.count("num_experts"), config.count("moe_intermediate_size")
-    experts = [*routed(config, layer, number, width), *shared_expert(config, layer)]
-    dense = mlp(config, layer, config.intermediate_size)
-    return [
-        *mixer(config, layer),
-        *(experts if is_sparse(config, layer) else dense),
-        *norms(config, layer),
-    ]
+    return [*routed(config, layer, number, width), *shared_expert(config, layer)]
 
-
-QWEN3_NEXT = {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "max_position_embeddings": 32768,
-    "full_attention_interval": 4,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "num_experts": 512,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-}
 
 FAMILIES = {
     "qwen3_next": Family(
         caches=qwen3_next_caches,
         weights=partial(decoder, block=qwen3_next_block),
-        defaults=QWEN3_NEXT,
+        defaults={"full_attention_interval": 4},
     ),
 }

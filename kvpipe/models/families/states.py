@@ -129,36 +129,33 @@ def mamba2_block(config: Config, layer: int) -> list[Weight]:
     return [*mixer, *norms(config, layer, 1)]
 
 
-MAMBA1 = {
-    "vocab_size": 50280,
-    "hidden_size": 768,
-    "num_hidden_layers": 32,
-    "state_size": 16,
-    "expand": 2,
-    "conv_kernel": 4,
-    "max_position_embeddings": UNLIMITED,
-    "tie_word_embeddings": True,
-}
-MAMBA2 = {
-    "vocab_size": 32768,
-    "hidden_size": 4096,
-    "num_hidden_layers": 64,
-    "num_heads": 128,
-    "head_dim": 64,
-    "state_size": 128,
-    "n_groups": 8,
-    "conv_kernel": 4,
-    "max_position_embeddings": UNLIMITED,
-}
+def rwkv_caches(config: Config) -> list[CacheGeometry]:
+    """RWKV-4 (arXiv:2305.13048): five vectors a layer."""
+    width = config.count("attention_hidden_size", config.hidden_size)
+    sizes = {"ffn": config.hidden_size, "att": config.hidden_size}
+    sizes |= dict.fromkeys(("numerator", "denominator", "maximum"), width)
+    shapes = {name: [size] for name, size in sizes.items()}
+    return [
+        state_cache(i, "attention", "rwkv", shapes, prefix="rwkv.blocks")
+        for i in range(config.num_layers)
+    ]
+
 
 FAMILIES = {
+    "rwkv": Family(caches=rwkv_caches, ssm_dtype="float32"),
     "mamba": Family(
-        caches=mamba1_caches, weights=partial(decoder, block=mamba1_block), defaults=MAMBA1
+        caches=mamba1_caches,
+        weights=partial(decoder, block=mamba1_block),
+        defaults={"max_position_embeddings": UNLIMITED},
     ),
     "falcon_mamba": Family(
-        caches=mamba1_caches, weights=partial(decoder, block=mamba1_block), defaults=MAMBA1
+        caches=mamba1_caches,
+        weights=partial(decoder, block=mamba1_block),
+        defaults={"max_position_embeddings": UNLIMITED},
     ),
     "mamba2": Family(
-        caches=mamba2_caches, weights=partial(decoder, block=mamba2_block), defaults=MAMBA2
+        caches=mamba2_caches,
+        weights=partial(decoder, block=mamba2_block),
+        defaults={"max_position_embeddings": UNLIMITED},
     ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, Weight, unreadable
+from kvpipe.models.families.caches import attention_cache, state_cache
 from kvpipe.models.families.hybrid import (
     attends,
     kinds,
@@ -24,7 +25,7 @@ def zamba2_sizes(config: Config) -> Config:
     """Heads of attention are twice as wide, those of Mamba are what its channels leave."""
     inner, heads = config.count("mamba_expand") * config.hidden_size, config.count("n_mamba_heads")
     derived = {
-        "head_dim": 2 * config.hidden_size // config.num_heads,
+        "head_dim": config.count("attention_head_dim", 2 * config.hidden_size // config.num_heads),
         "mamba_n_heads": heads,
         "mamba_d_head": config.count("mamba_headdim", inner // heads),
         "mamba_n_groups": config.count("mamba_ngroups"),
@@ -39,7 +40,7 @@ def zamba2_caches(config: Config) -> list[CacheGeometry]:
 def zamba2_block(config: Config, layer: int) -> list[Weight]:
     """A hybrid layer adds a projection and, for each shared block, an adapter of its MLP."""
     hidden, rank = config.hidden_size, config.count("adapter_rank")
-    width = config.intermediate_size
+    width = config.count("intermediate_size", 4 * config.hidden_size)
     own = [*mixer2(zamba2_sizes(config), layer), *norms(config, layer, 1)]
     if not attends(zamba2_kinds(config)[layer]):
         return own
@@ -53,7 +54,7 @@ def zamba2_block(config: Config, layer: int) -> list[Weight]:
 
 def zamba2_shared(config: Config) -> list[Weight]:
     """The block of all hybrid layers; its input is the hidden state beside the embedding."""
-    hidden, width = config.hidden_size, config.intermediate_size
+    hidden, width = config.hidden_size, config.count("intermediate_size", 4 * config.hidden_size)
     sized = zamba2_sizes(config)
     return [
         *qkv(sized.having(hidden_size=2 * hidden), 0),
@@ -72,24 +73,34 @@ def zamba2_weights(config: Config) -> list[Weight]:
     return [*decoder(config, zamba2_block), *zamba2_shared(config)]
 
 
-ZAMBA2 = {
-    "vocab_size": 32000,
-    "hidden_size": 2560,
-    "intermediate_size": 10240,
-    "num_hidden_layers": 54,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 4096,
-    "mamba_d_state": 64,
-    "mamba_d_conv": 4,
-    "mamba_expand": 2,
-    "mamba_ngroups": 1,
-    "n_mamba_heads": 8,
-    "num_mem_blocks": 1,
-    "adapter_rank": 128,
-    "tie_word_embeddings": True,
-}
+def zamba_kinds(config: Config) -> list[str]:
+    """Zamba 1: the third layer, and then one in a period, attends."""
+    period, offset = config.count("attn_layer_period"), config.number("attn_layer_offset")
+    later = [i % period == offset for i in range(config.num_layers - 3)]
+    attending = [False, False, True, *later][: config.num_layers]
+    return kinds(config, ["hybrid" if is_one else "mamba" for is_one in attending])
+
+
+def zamba_caches(config: Config) -> list[CacheGeometry]:
+    """Mamba 1 in heads; attention heads twice as wide as the hidden size gives."""
+    channels, heads = (
+        config.count("mamba_expand") * config.hidden_size,
+        config.count("n_mamba_heads"),
+    )
+    shapes = {
+        "conv": [channels, config.count("mamba_d_conv") - 1],
+        "ssm": [heads, channels // heads, config.count("mamba_d_state")],
+    }
+    width = config.count("attention_hidden_size", 2 * config.hidden_size) // config.num_heads
+    sized = config.having(head_dim=config.count("attention_head_dim", width))
+    caches = []
+    for layer, kind in enumerate(zamba_kinds(config)):
+        caches += [attention_cache(sized, layer)] if attends(kind) else []
+        caches += [state_cache(layer, "mamba", "mamba1", shapes)]
+    return caches
+
 
 FAMILIES = {
-    "zamba2": Family(caches=zamba2_caches, weights=zamba2_weights, defaults=ZAMBA2),
+    "zamba": Family(caches=zamba_caches),
+    "zamba2": Family(caches=zamba2_caches, weights=zamba2_weights),
 }

@@ -77,8 +77,8 @@ def probe(file: ConfigFile) -> ModelGeometry:
     )
     try:
         caches = tuple(_Engine(file, probed, geometry.context_length).caches())
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-        raise _cannot(file, error) from error  # its config has not the keys that others have
+    except Exception as error:  # its config has not the keys that others have
+        raise _cannot(file, error) from error
     return replace(geometry, caches=caches)
 
 
@@ -86,10 +86,17 @@ def _reader(built: Any, written: Config) -> Callable[..., int]:
     """The first whole number under any of some names, in the built config or in the file."""
 
     def read(*names: str) -> int:
-        values = [getattr(built, name, None) or written.get(name) for name in names]
+        values = [_attribute(built, name) or written.get(name) for name in names]
         return next((value for value in values if isinstance(value, int)), 0)
 
     return read
+
+
+def _attribute(config: Any, name: str) -> Any:
+    try:
+        return getattr(config, name, None)
+    except Exception:  # a size that differs from layer to layer, which transformers refuses to say
+        return None
 
 
 def _weight_bytes(file: ConfigFile, weights: Iterable[Weight]) -> int | None:
@@ -169,7 +176,10 @@ def _probed(config: Any) -> Probed:
     )
 
 
-_ADVICE = "write its geometry into a file of conf/model instead"
+_ADVICE = (
+    "write its geometry: a copy of conf/model/llama.yaml as DIR/model/NAME.yaml, "
+    "then --config-dir DIR model=NAME"
+)
 
 
 def _advised(file: ConfigFile, problem: Problem) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.models.probe.needs import KVNeed, LayerNeeds
 from kvpipe.models.probe.releases import require_transformers
 from kvpipe.specs.base import CacheLayer, KVCacheSpec
@@ -25,7 +25,20 @@ def needs_of(model: Any) -> tuple[LayerNeeds, ...]:
     from kvpipe.models.probe.read import model_needs
 
     is_config = not hasattr(model, "forward") and hasattr(model, "model_type")
-    return model_needs(skeleton(model) if is_config else model)
+    try:
+        return model_needs(skeleton(model) if is_config else model)
+    except KvpipeError:
+        raise
+    except Exception as error:  # a modeling file may fail in any way, and says so itself
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise ConfigError(
+            Problem(
+                "model",
+                "a model that runs two tokens with transformers' own cache",
+                told,
+                "transformers' own cache is needed for this model",
+            )
+        ) from error
 
 
 def cache_layers(

@@ -130,7 +130,7 @@ def skeleton(config: Any) -> Any:
     with torch.device("meta"):
         model = model_class(built)(built).eval()
     for module in model.modules():
-        if hasattr(module, "config"):
+        if isinstance(getattr(module, "config", None), transformers.PreTrainedConfig):
             _without_padding(module.config)
     return model
 

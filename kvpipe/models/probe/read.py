@@ -20,7 +20,7 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.probe.build import text_config
 from kvpipe.models.probe.needs import LayerNeeds
 from kvpipe.models.probe.place import layer_needs, with_module_states
-from kvpipe.models.probe.releases import CACHE_KEYWORDS
+from kvpipe.models.probe.releases import CACHE_KEYWORDS, cache_keyword
 
 TOKENS = 2
 ROWS = 3  # of the batch: what modules keep with a first axis of this length belongs to requests
@@ -32,18 +32,20 @@ def model_needs(model: Any) -> tuple[LayerNeeds, ...]:
     """Of every layer; ConfigError naming each thing that could not be placed."""
     decoder, config = decoder_of(model), text_config(model.config)
     before = _in_modules(decoder)
-    own, cross = _two_tokens(model, decoder, config)
+    cache = _two_tokens(model, decoder)
     after = _in_modules(decoder)
     found = {path: state for path, state in after.items() if before.get(path) is not state}
     for path in found:  # a model with weights is left as it was
         _set(decoder, path, None)
+    own = getattr(cache, "self_attention_cache", cache)
+    cross = getattr(cache, "cross_attention_cache", None)
     types, windows = _kinds(config, own.layers)
     needs = layer_needs(own.layers, cross and cross.layers, types, windows, config)
     return _complete(with_module_states(needs, found), types, model.config)
 
 
 def decoder_of(model: Any) -> Any:
-    """The module that is called once a step, with the cache."""
+    """The module that is called once a step, with the cache; ConfigError where there is none."""
     part = getattr(model, "thinker", model)  # Qwen-Omni: the part that writes text
     if not hasattr(part, "get_decoder"):
         raise ConfigError(
@@ -51,18 +53,34 @@ def decoder_of(model: Any) -> Any:
                 "model",
                 "a transformers model, or its config",
                 f"{type(model).__name__}, which has no get_decoder()",
-                "describe its layers yourself: docs/own_model.md",
+                "kvpipe.integrations.own_module takes a module of your own (docs/own_model.md)",
             )
         )
-    return part.get_decoder()
+    candidates = [part.get_decoder(), getattr(part, "base_model", None), part]
+    for found in candidates:  # ModernBERT's `decoder` is its head
+        if hasattr(found, "forward") and _takes_cache(found):
+            return _innermost(found)
+    got = f"{type(candidates[0]).__name__}, whose forward has no argument for one"
+    raise ConfigError(Problem("model", "a decoder that takes a cache", got))
+
+
+def _innermost(found: Any) -> Any:
+    """The decoder of a text model that is an encoder-decoder itself (Florence-2's Bart)."""
+    inner = found.get_decoder() if hasattr(found, "get_decoder") else found
+    return inner if inner is found or not _takes_cache(inner) else _innermost(inner)
+
+
+def _takes_cache(module: Any) -> bool:
+    names = inspect.signature(module.forward).parameters
+    return any(name in names for name in CACHE_KEYWORDS)
 
 
 # --- running -----------------------------------------------------------------------------------
-def _two_tokens(model: Any, decoder: Any, config: Any) -> tuple[Cache, Cache | None]:
-    """The caches of self and cross attention, after two tokens."""
-    own, cross = _caches(model, config)
+def _two_tokens(model: Any, decoder: Any) -> Cache:
+    """The model's own cache after two tokens."""
+    cache = empty_cache(model)
     try:
-        _run(decoder, _inputs(decoder, config, own, cross))
+        _run(decoder, _inputs(decoder, cache))
     except ConfigError:
         raise
     except Exception:
@@ -72,34 +90,37 @@ def _two_tokens(model: Any, decoder: Any, config: Any) -> tuple[Cache, Cache | N
         for module in decoder.modules():
             if type(module).__name__.endswith(_FEED_FORWARDS):
                 module.forward = lambda hidden, *_, **__: hidden
-        own, cross = _caches(model, config)
-        _run(decoder, _inputs(decoder, config, own, cross))
-    return own, cross
+        cache = empty_cache(model)
+        _run(decoder, _inputs(decoder, cache))
+    return cache
 
 
-def _caches(model: Any, config: Any) -> tuple[Cache, Cache | None]:
-    """Empty ones. An encoder-decoder's layers are those that its decoder touches: its config counts
-    the encoder's, unless it names the kind of each."""
-    if not getattr(model.config, "is_encoder_decoder", False):
-        return DynamicCache(config=config), None
+def empty_cache(model: Any) -> Cache:
+    """transformers' own. An encoder-decoder's layers are those that its decoder touches: its config
+    counts the encoder's, unless it names the kind of each."""
+    config = text_config(model.config)
+    if not _has_encoder(model.config):
+        return DynamicCache(config=config)
     typed = getattr(config, "layer_types", None) is not None
-    return DynamicCache(config=config) if typed else DynamicCache(), DynamicCache()
+    own = DynamicCache(config=config) if typed else DynamicCache()
+    return EncoderDecoderCache(own, DynamicCache())
 
 
-def _inputs(decoder: Any, config: Any, own: Cache, cross: Cache | None) -> dict[str, Any]:
+def _has_encoder(config: Any) -> bool:
+    parts = (config, text_config(config))
+    return any(getattr(part, "is_encoder_decoder", False) for part in parts)
+
+
+def _inputs(decoder: Any, cache: Cache) -> dict[str, Any]:
     accepted = inspect.signature(decoder.forward).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
-    keyword = next((name for name in CACHE_KEYWORDS if name in accepted), None)
-    if keyword is None:
-        got = f"{type(decoder).__name__}, whose forward has no argument for one"
-        raise ConfigError(Problem("model", "a decoder that takes a cache", got))
     parameter = next(decoder.parameters())
     given: dict[str, Any] = {
         "input_ids": torch.ones((ROWS, TOKENS), dtype=torch.long, device=parameter.device),
         "use_cache": True,
-        keyword: own if cross is None else EncoderDecoderCache(own, cross),
+        cache_keyword(decoder): cache,
     }
-    if cross is not None:
+    if isinstance(cache, EncoderDecoderCache):
         given["encoder_hidden_states"] = torch.zeros(
             (ROWS, TOKENS, encoder_width(decoder)), dtype=parameter.dtype, device=parameter.device
         )
@@ -148,7 +169,7 @@ def _kinds(config: Any, layers: Sequence[Any]) -> tuple[Sequence[str], Sequence[
     those of the config (a model with two attentions in one) are what their class says."""
     types: list[str] = []
     windows: list[int | None] = []
-    if getattr(config, "layer_types", None) or not getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "layer_types", None) or not _has_encoder(config):
         types, options = get_layer_types_and_kwargs(config)
         windows = [option.get("sliding_window") for option in options]
     rest = layers[len(types) :]

@@ -133,18 +133,17 @@ class TransformersBinding(Binding):
         ).to(device)
         needs = needs_of(model)
         planned, buffers, notes = _pages(request, needs, backend, len(options.prompt_tokens))
-        mode, reason = self._mode(request.model_dtype), ""
-        if mode != "gather":
-            mode, reason = choose_mode(model, needs, mode)
+        mode = choose_mode(model, needs, self._mode(request.model_dtype))
         lengths, new_tokens = self._lengths(planned.limits)
         chunk = planned.limits.max_num_batched_tokens
         chunked = chunk if max(lengths) > chunk else None
         inputs = reference.random_inputs(model, lengths, options.seed)
         storage = _storage(planned, needs)
-        own = reference.generate(
-            model, inputs, new_tokens, chunked,
-            reference.own_cache(needs, model.config, storage),
-        )  # fmt: skip
+        with reference.users_file("a config.json with which transformers generates"):
+            own = reference.generate(
+                model, inputs, new_tokens, chunked,
+                reference.own_cache(needs, model.config, storage),
+            )  # fmt: skip
         cache = bind_needs(model, needs, planned, mode=mode, buffers=buffers, shuffle=options.seed)
         try:
             if options.inject != "none":
@@ -155,9 +154,10 @@ class TransformersBinding(Binding):
         backend.check()
         result = reference.compare(own, found, reference.bound_for(model.dtype))
         held = f"; {cache.peak_bytes_held:,} bytes of pages held at the peak"
-        notes += (f"transformers: mode {mode}" + (f" ({reason})" if reason else "") + held,)
+        why = f" ({mode.reason})" if mode.reason else ""
+        notes += (f"transformers: mode {mode.name}{why}{held}",)
         layers = sum(len(group.layer_names) for group in planned.config.groups)
-        return _report(result, layers, mode, options.inject), buffers, notes
+        return _report(result, layers, mode.name, options.inject), buffers, notes
 
     def _mode(self, dtype: str) -> str:
         """In 16 bits the order of additions alone changes the text, so that only gathered K and V,

@@ -27,7 +27,8 @@ def equal_groups(
     Group i of k takes layers i, i + k, i + 2k, ...: so each pipeline stage has some of every group.
     """
     buckets = _buckets(layers, rules)
-    size = group_size([len(bucket.names) for bucket in buckets], rules.padding_threshold)
+    counts = [len(bucket.names) for bucket in buckets]
+    size = rules.layers_per_group or group_size(counts, rules.padding_threshold)
     groups, padding = [], []
     for bucket in buckets:
         n = len(bucket.names)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.cache.plan import Capacity, EngineCapacity, Plan, RankPlan
+from kvpipe.cache.printed_lines import PrintedLines
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import KvpipeError
+from kvpipe.specs.answers import check_answers
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping._capacity import true_capacity
-from kvpipe.stages.grouping._merging import Layers
+from kvpipe.stages.grouping._merging import Layers, distinct
 from kvpipe.stages.grouping._notes import notes
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.ranks import plan_ranks
@@ -40,11 +43,13 @@ class HybridGrouping:
 def make_plan(request: GroupingRequest) -> Plan:
     """The plan of a request. ConfigError: it is wrong; DoesNotFit: it is legal, memory is short."""
     layers = stored_layers(request.ranks)
+    for spec in distinct(spec for rank in layers for spec in rank.values()):
+        check_answers(spec, request.limits)
     shared = shared_layers(request.ranks)
     made = plan_ranks(request, layers, request.rules, request.fit)
     seen = request.rules.limits(made.limits)
     others = [
-        _as_printed_by(rules, request, layers, made.limits)
+        partial(_as_printed_by, rules, request, layers, made.limits)
         for rules in request.compared
         if rules.name != request.rules.name
     ]
@@ -57,7 +62,7 @@ def make_plan(request: GroupingRequest) -> Plan:
         shared_layers=shared,
         padding=made.grouping.padding,
         capacity=capacity,
-        printed=(made.ranks[0].printed, *others),
+        printed=PrintedLines(made.ranks[0].printed, others),
         notes=tuple(notes(request, made, capacity)),
     )
 

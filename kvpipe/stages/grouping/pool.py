@@ -87,10 +87,14 @@ class Pool:
         )
 
     def _tensors(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
+        sharing: Sequence[tuple[str, ...]]
         if self.is_uniform:
             group = self.groups[0]
-            sharing: list[tuple[str, ...]] = [(name,) for name in group.layer_names]
+            sharing = [(name,) for name in group.layer_names]
             pages = [group.layer_spec(name).page_size_bytes for name in group.layer_names]
+        elif len(self.groups) == 1:
+            sharing = list(zip(self.groups[0].layer_names, strict=True))
+            pages = [self.groups[0].spec.page_size_bytes] * len(sharing)
         else:
             sharing = [
                 tuple(g.layer_names[i] for g in self.groups if i < len(g.layer_names))
@@ -100,7 +104,7 @@ class Pool:
         return tuple(
             KVCacheTensor(
                 size_bytes=page * num_blocks,
-                pages=tuple(LayerPages(layer=n, offset=0, block_stride=page) for n in names),
+                pages=tuple([LayerPages.one_a_block(name, page) for name in names]),
             )
             for names, page in zip(sharing, pages, strict=True)
         )

@@ -30,3 +30,16 @@ def weights(request: ProfilingRequest) -> MemoryItem:
         return MemoryItem(name="weights", num_bytes=total, how="exact", source=source)
     source += f" / {ranks} ranks (replicated parts not counted twice)"
     return MemoryItem(name="weights", num_bytes=cdiv(total, ranks), how="estimated", source=source)
+
+
+def adapters(request: ProfilingRequest) -> list[MemoryItem]:
+    """A LoRA that lies beside the model, as often as it may be loaded at once; else nothing.
+
+    An engine keeps as many slots of its largest rank, and what it does not split over ranks whole.
+    """
+    model = request.model
+    total = model.adapter_bytes * model.max_loras
+    if not total or request.device.type == "cpu":
+        return []
+    source = f"{model.max_loras} of adapter_model.safetensors (model.max_loras)"
+    return [MemoryItem(name="LoRA adapters", num_bytes=total, how="estimated", source=source)]

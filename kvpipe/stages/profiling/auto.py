@@ -1,4 +1,4 @@
-"""The default: a small budget on a CPU, utilization on a GPU; kv_cache_memory_bytes wins."""
+"""The default: a small budget on a CPU, on a GPU the estimate; kv_cache_memory_bytes wins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvpipe.stages.profiling.base import (
     device_total,
     same_on_every_rank,
 )
-from kvpipe.stages.profiling.utilization import UtilizationProfiling
+from kvpipe.stages.profiling.estimate import EstimateProfiling
 from kvpipe.stages.validation.base import ResolvedDevice
 
 
@@ -30,8 +30,8 @@ class AutoProfiling:
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
         if request.device.type != "cpu":
-            options = UtilizationProfiling.Options(**shipped_option("profiling", "utilization"))
-            return UtilizationProfiling(options).run(request, backend)
+            options = EstimateProfiling.Options(**shipped_option("profiling", "estimate"))
+            return EstimateProfiling(options).run(request, backend)
         return same_on_every_rank("budget", request, self.budget(request))
 
     def memory_knob(self, device: ResolvedDevice) -> str:

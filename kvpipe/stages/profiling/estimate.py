@@ -19,6 +19,7 @@ from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
 from kvpipe.request.quantities import Bytes, parse_size
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
+from kvpipe.stages.profiling._weights import adapters
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -86,7 +87,8 @@ class EstimateProfiling:
             source=f"total x cache.gpu_memory_utilization={share}, a share of the whole card",
         )
         _refuse_without_room(requested, total, self.options.other_instances_bytes, request)
-        charged = (self.weights(stage, request), *self.ranges(stage, request, samples))
+        own = (self.weights(stage, request), *adapters(request))
+        charged = (*own, *self.ranges(stage, request, samples))
         available = requested.num_bytes - sum(item.num_bytes for item in charged)
         if available <= 0:
             raise DoesNotFit(_nothing_left(requested, charged, total), available_bytes=(available,))

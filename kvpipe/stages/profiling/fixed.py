@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.stages.profiling._weights import weights
+from kvpipe.stages.profiling._weights import adapters, weights
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -61,7 +61,7 @@ def _known_weights(request: ProfilingRequest) -> tuple[MemoryItem, ...]:
     model = request.model
     if request.device.type == "cpu" or (model.parameter_count or model.weight_bytes) is None:
         return ()
-    return (weights(request),)
+    return (weights(request), *adapters(request))
 
 
 PLUGIN = FixedProfiling

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from kvpipe.errors import DoesNotFit
 from kvpipe.request.quantities import Bytes
 from kvpipe.specs.base import cdiv
-from kvpipe.stages.profiling._weights import weights
+from kvpipe.stages.profiling._weights import adapters, weights
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -74,6 +74,7 @@ class UtilizationProfiling:
         options = self.options
         return (
             _item("weights", options.weights_bytes) or weights(request),
+            *adapters(request),
             _item("activations", options.activation_bytes) or activations(request),
             _item("other", options.other_bytes) or other(request),
         )

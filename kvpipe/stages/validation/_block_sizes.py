@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import lcm
 
 from kvpipe.engines.base import EngineRules
+from kvpipe.engines.defaults import block_size_on_a_cpu
 from kvpipe.errors import ConfigError, Problem, SpecError
 from kvpipe.layouts.auto import candidates
 from kvpipe.layouts.base import Layout
@@ -23,6 +24,15 @@ from kvpipe.stages.validation.layers import (
 from kvpipe.stages.validation.state_blocks import share_pool
 
 DEFAULT_BLOCK_SIZE = 16
+
+
+def default_block_size(rules: EngineRules, device_type: str, kinds: Collection[str]) -> int:
+    """Tokens of a block if nobody sets it. kinds: of the model's caches."""
+    if device_type == "cpu" and rules.version:
+        return block_size_on_a_cpu(rules.version, kinds)
+    return DEFAULT_BLOCK_SIZE
+
+
 # Tokens the state kernels take at once, where neither the model's file nor the user says: that of
 # every Mamba-2 model with a published figure that kvpipe knows.
 STATE_CHUNK_SIZE = 256
@@ -30,11 +40,12 @@ STATE_CHUNK_SIZE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSizes:
-    """layout: the name of the chosen one, `auto` included."""
+    """layout: the name of the chosen one, `auto` included. default: tokens, where none are set."""
 
     cache: CacheConfig
     rules: EngineRules
     layout: str
+    default: int = DEFAULT_BLOCK_SIZE
 
     @property
     def asked(self) -> int | None:
@@ -76,6 +87,7 @@ class BlockSizes:
                 attention,
                 states,
                 asked=self.asked,
+                default=self.default,
                 alignment=self._alignment(attention),
                 mode=self._state_mode(),
                 chunk_size=self.cache.mamba_block_size or chunk_size or STATE_CHUNK_SIZE,
@@ -104,7 +116,7 @@ class BlockSizes:
         """Tokens a block is a multiple of where attention shares its pages with states."""
         of_layouts = self._multiple(attention, lambda layout: layout.state_alignment)
         if self.rules.state_alignment == "set_block_size":
-            return max(of_layouts, self.asked or DEFAULT_BLOCK_SIZE)
+            return max(of_layouts, self.asked or self.default)
         return of_layouts
 
     def _state_mode(self) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvpipe.engines.defaults import EngineDefaults, chunked_beyond, defaults_of
-from kvpipe.engines.versions import NEWEST, standing
+from kvpipe.engines.defaults import OWN, EngineDefaults, chunked_beyond, defaults_of
+from kvpipe.engines.versions import standing
 from kvpipe.notes import Note
 from kvpipe.request.config import RunConfig
 from kvpipe.stages.validation.base import ResolvedDevice
-
-_NEWEST = ".".join(map(str, NEWEST))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +25,10 @@ class StepSizes:
 
 def resolve_sizes(config: RunConfig, device: ResolvedDevice, max_model_len: int) -> StepSizes:
     """Set values as they are; "auto" as a server of the planned release takes it on this device
-    (kvpipe's own rules: as the newest release that was read)."""
+    (kvpipe's own rules: the same everywhere)."""
     scheduler = config.scheduler
     planned = config.plugins["engine"].make().version
-    version = planned or _NEWEST
-    found = _defaults(config, version, device, max_model_len)
+    found = _defaults(config, planned, device, max_model_len) if planned else OWN
     asked: dict[str, Any] = {
         "scheduler.max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "scheduler.max_num_seqs": scheduler.max_num_seqs,
@@ -43,7 +40,7 @@ def resolve_sizes(config: RunConfig, device: ResolvedDevice, max_model_len: int)
         _field(key): getattr(found, _field(key)) if key in chosen else value
         for key, value in asked.items()
     }
-    notes = [_note(key, found, version, device) for key in chosen]
+    notes = [_note(key, found, planned, device) for key in chosen if planned]
     if planned and (words := standing(planned)):
         notes.append(Note(text=words, knob="engine.version"))
     return StepSizes(**values, notes=tuple(notes))

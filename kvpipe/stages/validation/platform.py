@@ -17,9 +17,10 @@ from kvpipe.engines.arguments import Arguments, refused_arguments
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
+from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import RequestLimits, SpecContext
-from kvpipe.stages.validation._block_sizes import DEFAULT_BLOCK_SIZE, BlockSizes
+from kvpipe.stages.validation._block_sizes import BlockSizes, default_block_size
 from kvpipe.stages.validation._dtypes import ResolvedDtypes, resolve_dtypes
 from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel, ResolvedRun
@@ -196,8 +197,8 @@ class _Resolution:
         if attention.spec == NATIVE:
             asked = WhatIf(spec=WINDOWED, options=own, key="cache.sliding_window")
             return asked if window else None
-        # Of the shipped choices one takes its window from the cache section: its YAML says so.
-        if own.items() <= attention.options.items() and window is None:
+        takes_it = attention.spec in SPECS and SPECS.get(attention.spec).reads_cache_window
+        if takes_it and window is None:
             raise ConfigError(
                 Problem(
                     "cache.sliding_window",
@@ -206,7 +207,7 @@ class _Resolution:
                     "set cache.sliding_window=4096",
                 )
             )
-        if window is not None and not own.items() <= attention.options.items():
+        if window is not None and not takes_it:
             raise ConfigError(
                 Problem(
                     "cache.sliding_window",
@@ -227,7 +228,10 @@ class _Resolution:
         length: int,
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
-        block_size = DEFAULT_BLOCK_SIZE if cache.block_size == "auto" else cache.block_size
+        rules = self.config.plugins["engine"].make()
+        kinds = {each.spec for each in model.caches}
+        default = default_block_size(rules, device.type, kinds)
+        block_size = default if cache.block_size == "auto" else cache.block_size
         # Modes that keep states at block boundaries need a boundary: the block's, unless set.
         boundary = None if cache.mamba_cache_mode == "none" else block_size
         context = SpecContext(
@@ -241,11 +245,12 @@ class _Resolution:
             mamba_block_size=cache.mamba_block_size or boundary,
             mamba_cache_mode=cache.mamba_cache_mode,
             num_speculative_blocks=self.config.scheduler.num_speculative_tokens,
+            mamba2_checkpoint_blocks=rules.mamba2_checkpoint_blocks,
         )
         layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
         self.check_latent_dtype(layers)
-        rules = self.config.plugins["engine"].make()
-        blocks = BlockSizes(cache=cache, rules=rules, layout=self.config.plugins["layout"].name)
+        layout = self.config.plugins["layout"].name
+        blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
         attention = [spec for _, spec in layers if not spec.is_state]
         if attention and device.type != "cpu":
             self.attempt(lambda: blocks.check(attention))

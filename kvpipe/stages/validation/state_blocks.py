@@ -33,11 +33,13 @@ def share_pool(
     states: Sequence[KVCacheSpec],
     *,
     asked: int | None,
+    default: int = 16,
     alignment: int,
     mode: str,
     chunk_size: int,
 ) -> SharedPool:
-    """The one page size of both. attention, states: one rank's specs. asked: the user's block size.
+    """The one page size of both. attention, states: one rank's specs. asked: the user's block size,
+    default: that of layers alone.
 
     alignment: tokens a kernel block is a multiple of. chunk_size: tokens states are saved at, in
     mode `all`.
@@ -55,5 +57,5 @@ def share_pool(
         state_block_size=block_size if mode in ("align", "all") else None,
         page_size_bytes=block_size * token_bytes,
         state_bytes=state_bytes,
-        derived=block_size != (asked or 16),
+        derived=block_size != (asked or default),
     )

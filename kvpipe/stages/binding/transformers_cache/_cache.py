@@ -11,6 +11,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.probe.releases import cache_keyword
+from kvpipe.stages.binding.transformers_cache._eager import eager
 from kvpipe.stages.binding.transformers_cache._store import PagedStore
 
 
@@ -23,6 +24,9 @@ class PagedCache(Cache):  # type: ignore[misc]
     def __init__(self, store: PagedStore, layers: list[Any]) -> None:
         super().__init__(layers=layers)
         self.store = store
+
+    update = eager(Cache.update)
+    get_mask_sizes = eager(Cache.get_mask_sizes)
 
     # --- rows ------------------------------------------------------------------------------------
     def reorder_cache(self, beam_idx: Any) -> None:
@@ -91,6 +95,10 @@ class PagedCache(Cache):  # type: ignore[misc]
 class PagedCrossCache(Cache):  # type: ignore[misc]
     """Cross attention's half; its rows are the store's, reordered with the self attention."""
 
+    def __init__(self, layers: list[Any] | None = None, **ignored: Any) -> None:
+        """ignored: T5Gemma makes an empty one from a config, in place of the bound one."""
+        super().__init__(layers=layers or [])
+
     def reorder_cache(self, beam_idx: Any) -> None: ...
 
     def reset(self) -> None:
@@ -102,6 +110,17 @@ class PagedEncoderDecoderCache(EncoderDecoderCache):  # type: ignore[misc]
     """Self and cross attention over one pool of blocks."""
 
     self_attention_cache: PagedCache
+
+    @property
+    def cross_attention_cache(self) -> Any:
+        return self._cross
+
+    @cross_attention_cache.setter
+    def cross_attention_cache(self, cache: Any) -> None:
+        """The bound one stays: only its layers have pages."""
+        if not getattr(cache, "layers", None):
+            return
+        self._cross = cache
 
     @property
     def store(self) -> PagedStore:
@@ -150,20 +169,32 @@ def row_starts(attention_mask: Any | None, num_rows: int, num_columns: int) -> A
 
 class StepHooks:
     """Forward hooks of a decoder: `store.begin` before and `store.end` after every pass that uses
-    this cache. Passes with other caches, or none, are left alone. switch: told the store whose pass
-    begins, and None when it ends."""
+    this cache. Passes with other caches, or none, are left alone. The whole model is listened to as
+    well, since a multimodal one prepares the mask before its decoder sees it. switch: told the
+    store whose pass begins, and None when it ends. no_padding: why padding is refused."""
 
     def __init__(
-        self, decoder: Any, cache: PagedCache, switch: Callable[[PagedStore | None], object]
+        self,
+        model: Any,
+        decoder: Any,
+        cache: PagedCache,
+        switch: Callable[[PagedStore | None], object],
+        no_padding: str = "",
     ) -> None:
-        self.switch = switch
+        self.switch, self.no_padding = switch, no_padding
         self.store, self.cache = cache.store, cache
         self.keyword = cache_keyword(decoder)
         self.signature = inspect.signature(decoder.forward)
+        self.given_mask: Any = None  # the model's own 2-D mask, while it runs
         self.handles = [
-            decoder.register_forward_pre_hook(self._before, with_kwargs=True),
-            decoder.register_forward_hook(self._after, with_kwargs=True),
+            decoder.register_forward_pre_hook(eager(self._before), with_kwargs=True),
+            decoder.register_forward_hook(eager(self._after), with_kwargs=True),
         ]
+        if model is not decoder and not getattr(model.config, "is_encoder_decoder", False):
+            self.handles += [
+                model.register_forward_pre_hook(eager(self._listen), with_kwargs=True),
+                model.register_forward_hook(eager(self._forget), always_call=True),
+            ]
 
     def remove(self) -> None:
         for handle in self.handles:
@@ -177,10 +208,19 @@ class StepHooks:
         used = arguments.get(self.keyword)
         return (getattr(used, "self_attention_cache", used)) is self.cache
 
+    def _listen(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        mask = kwargs.get("attention_mask")
+        self.given_mask = mask if getattr(mask, "ndim", 0) == 2 else None
+
+    def _forget(self, module: Any, args: Any, output: Any) -> None:
+        self.given_mask = None
+
     def _before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         arguments = self._arguments(args, kwargs)
         if not self._is_ours(arguments):
             return
+        if arguments.get("use_cache") is False:
+            raise ConfigError(Problem("use_cache", "true, with a bound cache", "false"))
         ids = arguments.get("input_ids")
         shape = (ids if ids is not None else arguments["inputs_embeds"]).shape[:2]
         if not self.store.rows:
@@ -202,21 +242,38 @@ class StepHooks:
 
     def _seat(self, arguments: Mapping[str, Any], shape: tuple[int, int]) -> None:
         """The first pass of a batch says where its rows start."""
-        mask = arguments.get("attention_mask")
-        if mask is not None and getattr(mask, "ndim", 0) != 2:
-            raise ConfigError(
-                Problem("attention_mask", "a mask [rows, columns]", "a prepared one", "pass it 2-D")
-            )
+        mask = self._mask(arguments)
         rows, columns = shape if mask is None else mask.shape
+        starts = row_starts(mask, rows, columns)
         encoder = self._encoder_columns(arguments)
+        self._check_padding(starts, encoder)
         prompts: list[list[int]] | None = None
         if self.store.prefix_caching:
             prompts = [[] for _ in range(rows)]
-        self.store.seat(row_starts(mask, rows, columns), prompts, encoder)
+        self.store.seat(starts, prompts, encoder)
+
+    def _mask(self, arguments: Mapping[str, Any]) -> Any:
+        """[rows, columns], as the decoder was given it, or as the model was that prepared it."""
+        mask = arguments.get("attention_mask")
+        if getattr(mask, "ndim", 0) == 2 or (mask is None and self.given_mask is None):
+            return mask
+        if self.given_mask is None:
+            raise ConfigError(
+                Problem("attention_mask", "a mask [rows, columns]", "a prepared one", "pass it 2-D")
+            )
+        return self.given_mask
+
+    def _check_padding(self, starts: Any, encoder: list[Any] | None) -> None:
+        longest = max(map(len, encoder), default=0) if encoder else 0
+        short = encoder is not None and any(len(columns) < longest for columns in encoder)
+        if self.no_padding and (short or starts.any()):
+            got = f"padding, where {self.no_padding}"
+            knob = "prompts of one length, or one at a time"
+            raise ConfigError(Problem("attention_mask", "no padding", got, knob))
 
     def _look_again(self, arguments: Mapping[str, Any]) -> None:
         """Chunked prefill shows the mask chunk by chunk: rows without a token yet may have one."""
-        mask = arguments.get("attention_mask")
+        mask = self._mask(arguments)
         if mask is not None:
             self.store.starts = row_starts(mask, *mask.shape)
 

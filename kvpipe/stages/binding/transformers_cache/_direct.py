@@ -15,6 +15,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from kvpipe.stages.binding.transformers_cache._eager import eager
+
 NAME = "kvpipe"
 # The store of the forward pass that is running; its layers are found through it.
 ACTIVE: ContextVar[Any] = ContextVar("kvpipe_store", default=None)
@@ -22,7 +24,7 @@ ACTIVE: ContextVar[Any] = ContextVar("kvpipe_store", default=None)
 
 def register() -> None:
     """`model.set_attn_implementation("kvpipe")` works from then on."""
-    AttentionInterface.register(NAME, paged_attention)
+    AttentionInterface.register(NAME, eager(paged_attention))
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 

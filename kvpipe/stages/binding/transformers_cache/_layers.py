@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import ArrayView
-from kvpipe.stages.binding.transformers_cache._store import PagedStore
+from kvpipe.stages.binding.transformers_cache._store import GatherTable, PagedStore
 
 
 class PagedArrays:
@@ -28,6 +29,11 @@ class PagedArrays:
         self.is_latent = len(addresses.views) == 1
         buffers = store.buffers.buffers
         self.pages = [store.backend.array(buffers[v.buffer], v) for v in self.views]
+        # One plan for every step: strides are checked once, not once a layer and step.
+        targets = [(buffers[view.buffer], view) for view in self.views]
+        self._targets, self._dtype = targets, self.pages[0].dtype
+        self._write = store.backend.plan_write(targets, self._dtype)
+        self._readers: dict[str, list[Any]] = {}
 
     @staticmethod
     def _pair(views: tuple[ArrayView, ...], sizes: tuple[int, int]) -> tuple[ArrayView, ArrayView]:
@@ -39,9 +45,22 @@ class PagedArrays:
 
     def write(self, pair: tuple[Any, Any], slots: Any) -> None:
         """pair: K and V, [tokens, H, D] each, to slots [tokens]."""
-        buffers, backend = self.store.buffers.buffers, self.store.backend
-        targets = [(buffers[view.buffer], view) for view in self.views]
-        backend.write_kv_pair(targets, [new.detach().contiguous() for new in pair], slots)
+        keys, values = (new.detach().contiguous() for new in pair)
+        if keys.dtype is self._dtype and values.dtype is self._dtype:
+            self._write(keys, slots, values)
+        else:
+            self.store.backend.write_kv_pair(self._targets, [keys, values], slots)
+
+    def read(self, table: GatherTable, num_tokens: int, out_dtype: str) -> tuple[Any, Any]:
+        """[B, H, num_tokens, D] of K and V: of every row the tokens from its offset on. Contiguous,
+        as transformers' own cache is: other strides take other kernels."""
+        readers = self._readers.get(out_dtype)
+        if readers is None:
+            plan, size = self.store.backend.plan_gather_heads, self.block_size
+            readers = [plan(buffer, view, size, out_dtype) for buffer, view in self._targets]
+            self._readers[out_dtype] = readers
+        keys, values = (reader(table.block_table, table.offsets, num_tokens) for reader in readers)
+        return keys, values
 
     def gather(self, table: Any, num_blocks: int, out_dtype: str) -> tuple[Any, Any]:
         """[num_blocks * block_size, H, D] of K and V through a block table [num_blocks]."""
@@ -116,12 +135,26 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
     ) -> tuple[Any, Any]:
         """Write the step's K and V; return those of every column that a query may see."""
         num_columns = key_states.shape[-2]
+        self._check_columns(num_columns)
         length, first = self.get_mask_sizes(num_columns)
         self._write(key_states, value_states)
         self.stored += num_columns
         if self.direct:
             return self._hand_over(key_states, value_states, first, kwargs.get("kwargs"))
         return self.read(first, first + length)
+
+    def _check_columns(self, found: int) -> None:
+        """A decoder that puts tokens of its own before the prompt (images) has no mask for them."""
+        expected = self.store.current().num_columns
+        if found != expected:
+            raise ConfigError(
+                Problem(
+                    "binding",
+                    f"a decoder that stores the {expected} columns it is given",
+                    f"{found} columns in {self.arrays.layer}",
+                    "transformers' own cache is needed for this input",
+                )
+            )
 
     def _write(self, keys: Any, values: Any) -> None:
         pads = self.store.current().pads
@@ -136,10 +169,7 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
     def read(self, first: int, stop: int) -> tuple[Any, Any]:
         """[B, H, stop - first, D] of columns [first, stop); zeros where nothing is stored."""
         table = self.store.gather_table(self.arrays.group, first, stop)
-        rows = self.arrays.gather(table.block_table, len(table.block_table), self.dtype_name)
-        offsets, length = table.offsets, stop - first
-        keys, values = (_columns(each, len(offsets), offsets, length) for each in rows)
-        return keys, values
+        return self.arrays.read(table, stop - first, self.dtype_name)
 
     def _hand_over(self, keys: Any, values: Any, first: int, kwargs: Any) -> tuple[Any, Any]:
         """Direct mode: the attention function reads the pages itself. Its keys are a stub of no
@@ -162,14 +192,6 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reset(self) -> None:
         self.stored = 0
-
-
-def _columns(rows: Any, num_rows: int, offsets: list[int], length: int) -> Any:
-    """rows [B * W, H, D] -> [B, H, length, D]: row b from its column offsets[b] on."""
-    whole = rows.reshape(num_rows, -1, *rows.shape[1:])
-    cut = torch.stack([whole[b, o : o + length] for b, o in enumerate(offsets)])
-    # Contiguous, as transformers' own cache is: other strides take other kernels.
-    return cut.transpose(1, 2).contiguous()
 
 
 class PagedCrossLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -220,7 +242,8 @@ class PagedCrossLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def read(self) -> tuple[Any, Any]:
         table = self.store.encoder_table(self.arrays.group)
-        rows = self.arrays.gather(table.block_table, len(table.block_table), self.dtype_name)
+        flat = table.block_table.reshape(-1)
+        rows = self.arrays.gather(flat, len(flat), self.dtype_name)
         keys, values = (self._spread(each) for each in rows)
         return keys, values
 

@@ -34,11 +34,10 @@ class Step:
 
 @dataclass(frozen=True)
 class GatherTable:
-    """block_table [B * width]: width blocks of each row, -1 where none is held; the wanted columns
+    """block_table [B, width] int32: blocks of each row, -1 where none is held; the wanted columns
     of row b are [offsets[b], offsets[b] + num_columns) of its width * block_size tokens."""
 
     block_table: Any
-    width: int
     offsets: list[int]
 
 
@@ -263,8 +262,8 @@ class PagedStore:
         inside = (index >= 0) & (index < held.shape[1])
         safe = np.clip(index, 0, held.shape[1] - 1)
         ids = np.where(inside, np.take_along_axis(held, safe, axis=1), -1)
-        table = torch.from_numpy(ids.astype(np.int64).reshape(-1)).to(self.device)
-        return GatherTable(table, width, (positions - first * size).tolist())
+        table = torch.from_numpy(ids.astype(np.int32)).to(self.device)
+        return GatherTable(table, (positions - first * size).tolist())
 
     def state_blocks(self, group: int) -> list[int]:
         """[B] block of each row's running state; -1 before the row's first token."""

@@ -10,9 +10,9 @@ from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.probe.as_transformers import cache_layers, needs_of
 from kvpipe.specs.base import CacheLayer
-from kvpipe.stages.binding.transformers_cache._can_direct import choose_mode as choose_mode
 from kvpipe.stages.binding.transformers_cache.bound import allocate, backend_of, bind_needs
 from kvpipe.stages.binding.transformers_cache.match import PlannedCache, match_layers
+from kvpipe.stages.binding.transformers_cache.trial import choose_mode as choose_mode
 
 MODES = ("gather", "direct", "auto")
 
@@ -41,20 +41,19 @@ def bind(
     BoundModel, whose `unbind()` takes the hooks off the model.
 
     mode: gather, direct, or auto (direct where the model can, which is tried). backend: what owns
-    the memory (torch on the model's device). buffers: memory that is allocated already.
+    the memory (host on a CPU with a compiler, else torch on the model's device). buffers: memory
+    that is allocated already.
     max_num_seqs: rows of a batch, at most. shuffle: seed of a random order in which block ids are
     handed out. ConfigError names what the plan and the model disagree on."""
     if mode not in MODES:
         raise ConfigError(Problem("mode", f"one of {', '.join(MODES)}", f"'{mode}'"))
     needs, planned = needs_of(model), PlannedCache.of(plan, rank)
     match_layers(needs, planned)  # before anything is allocated
-    mode, reason = choose_mode(model, needs, mode)
     return bind_needs(
         model,
         needs,
         planned,
-        mode=mode,
-        reason=reason,
+        mode=choose_mode(model, needs, mode),
         buffers=buffers or allocate(planned, backend or backend_of(model)),
         prefix_caching=prefix_caching,
         max_num_seqs=max_num_seqs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,12 +11,22 @@ from weakref import WeakKeyDictionary
 from kvpipe.backends.base import Backend
 from kvpipe.blocks import BlockManager
 from kvpipe.cache.buffers import KVBuffers
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.models.probe.needs import LayerNeeds
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.allocation.base import AllocationRequest
 from kvpipe.stages.allocation.buffers import Buffers
 from kvpipe.stages.binding.transformers_cache.match import LayerMatch, PlannedCache, match_layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """name: gather or direct. reason: why not direct, where it was not. no_padding: why a batch
+    with padding is refused ("" where it is right)."""
+
+    name: str
+    reason: str = ""
+    no_padding: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,14 +52,14 @@ def bind_needs(
     needs: Sequence[LayerNeeds],
     planned: PlannedCache,
     *,
-    mode: str,
-    reason: str = "",
+    mode: Mode,
     buffers: KVBuffers | None = None,
     prefix_caching: bool = False,
     max_num_seqs: int = 256,
     shuffle: int | None = None,
 ) -> Any:
     """A cache for `model.generate` over the pages of `planned`, in a mode that is known to work."""
+    from kvpipe.models.probe.read import decoder_of
     from kvpipe.stages.binding.transformers_cache._cache import (
         PagedCache,
         PagedCrossCache,
@@ -62,21 +73,22 @@ def bind_needs(
     buffers = buffers or allocate(planned, backend_of(model))
     manager = _manager(planned, prefix_caching, max_num_seqs, shuffle)
     store = PagedStore(manager, buffers, prefix_caching)
-    layers = [_layer(store, match, mode == "direct") for match in matches]
+    layers = [_layer(store, match, mode.name == "direct") for match in matches]
     store.shared = {n.index: layers[n.shares_with] for n in needs if n.shares_with is not None}
     cache: Any = PagedCache(store, layers)
-    hooks = StepHooks(model.get_decoder(), cache, ACTIVE.set)
+    decoder = decoder_of(model)
+    hooks = StepHooks(model, decoder, cache, ACTIVE.set, mode.no_padding)
     if any(match.cross for match in matches):
         crossing = PagedCrossCache(layers=[_cross(store, match) for match in matches])
         cache = PagedEncoderDecoderCache(cache, crossing)
     cache.bound = BoundModel(
-        mode=mode,
-        reason=reason,
+        mode=mode.name,
+        reason=mode.reason,
         store=store,
         buffers=buffers,
         manager=manager,
         hooks=hooks,
-        restore=_use_direct(model) if mode == "direct" else lambda: None,
+        restore=_changed(model, decoder, mode.name == "direct"),
     )
     return cache
 
@@ -97,19 +109,34 @@ def _manager(
     return manager
 
 
-# Model -> its own attention implementation, and how many direct caches it is bound to.
+def _changed(model: Any, decoder: Any, direct: bool) -> Callable[[], object]:
+    """Make the model use the cache that it is given; returns how to undo it."""
+    give_up = use_direct(decoder) if direct else lambda: None
+    options = getattr(model, "generation_config", None)
+    if options is None or options.use_cache is not False:
+        return give_up
+    options.use_cache = True  # MPT's config says false: each step would compute every token anew
+
+    def restore() -> None:
+        options.use_cache = False
+        give_up()
+
+    return restore
+
+
+# Decoder -> its own attention implementation, and how many direct caches it is bound to.
 _DIRECT: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
 
 
-def _use_direct(model: Any) -> Callable[[], object]:
-    """Switch the model's attention function until the last direct cache is unbound; returns how to
-    give up this one."""
+def use_direct(decoder: Any) -> Callable[[], object]:
+    """Switch the decoder's attention function (an encoder's as well where they share a config)
+    until the last direct cache is unbound; returns how to give up this one."""
     from kvpipe.stages.binding.transformers_cache._direct import NAME, register
 
-    before, users = _DIRECT.get(model, (model.config._attn_implementation, 0))
+    before, users = _DIRECT.get(decoder, (decoder.config._attn_implementation, 0))
     register()
-    model.set_attn_implementation(NAME)
-    _DIRECT[model] = (before, users + 1)
+    decoder.set_attn_implementation(NAME)
+    _DIRECT[decoder] = (before, users + 1)
 
     held = [True]
 
@@ -117,11 +144,11 @@ def _use_direct(model: Any) -> Callable[[], object]:
         if not held:
             return
         held.clear()
-        own, now = _DIRECT.pop(model)
+        own, now = _DIRECT.pop(decoder)
         if now > 1:
-            _DIRECT[model] = (own, now - 1)
+            _DIRECT[decoder] = (own, now - 1)
         else:
-            model.set_attn_implementation(own)
+            decoder.set_attn_implementation(own)
 
     return give_up
 
@@ -135,8 +162,13 @@ def allocate(planned: PlannedCache, backend: Backend) -> KVBuffers:
 
 
 def backend_of(model: Any) -> Backend:
+    """The kernels where the model is on a CPU and they can be compiled here, else torch."""
+    from kvpipe.backends.host import HostBackend
     from kvpipe.backends.torch_ import TorchBackend
 
+    if model.device.type == "cpu" and not HostBackend.problems():
+        with suppress(KvpipeError):  # a cache folder that is not ours, a compiler that fails
+            return HostBackend()
     return TorchBackend(TorchBackend.Options(name="torch", device=str(model.device)))
 
 

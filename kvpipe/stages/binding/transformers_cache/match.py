@@ -13,7 +13,8 @@ from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.probe.as_transformers import unbindable
 from kvpipe.models.probe.needs import KVNeed, LayerNeeds
-from kvpipe.specs.base import KVCacheSpec, RequestLimits, held_at
+from kvpipe.specs.answers import held_at
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 
 ROLES = ("attention", "cross", "state")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.models.probe.needs import LayerNeeds, dtype_name
 from kvpipe.models.probe.releases import cache_keyword
 
@@ -50,19 +50,23 @@ def quiet_and_small(num_parameters: int) -> Iterator[None]:
 
 def load_config(place: str) -> Any:
     """The transformers config of a folder, a config.json, or a repository."""
-    from transformers import AutoConfig
+    from kvpipe.models.probe import build
 
+    with users_file("a config.json that transformers reads"):
+        return build.load_config(place)
+
+
+@contextmanager
+def users_file(expected: str) -> Iterator[None]:
+    """What transformers cannot do with the file, without our cache, is the file's."""
     try:
-        return AutoConfig.from_pretrained(place)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
-            Problem(
-                "model.path",
-                "a config.json that transformers reads",
-                f"{place} ({type(error).__name__})",
-                "binding=context needs no transformers model",
-            )
-        ) from error
+        yield
+    except KvpipeError:
+        raise
+    except Exception as error:  # a modeling file may fail in any way, and says so itself
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        knob = "mend the file, or binding=context, which needs no transformers model"
+        raise ConfigError(Problem("model.path", expected, told, knob)) from error
 
 
 def random_model(config: Any, dtype: str, seed: int, weight_scale: float) -> Any:
@@ -72,9 +76,13 @@ def random_model(config: Any, dtype: str, seed: int, weight_scale: float) -> Any
 
     from kvpipe.models.probe.build import model_class
 
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), users_file("a config.json that transformers builds"):
         torch.manual_seed(seed)
-        model = model_class(config)(config).to(getattr(torch, dtype)).eval()
+        try:
+            model = model_class(config)(config).to(getattr(torch, dtype)).eval()
+        except AssertionError:
+            _check_padding(config)
+            raise
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:
@@ -89,7 +97,23 @@ def parameter_count(config: Any) -> int:
     """Of the model of a config, built on the meta device."""
     from kvpipe.models.probe.build import skeleton
 
-    return sum(parameter.numel() for parameter in skeleton(config).parameters())
+    with users_file("a config.json that transformers builds"):
+        return sum(parameter.numel() for parameter in skeleton(config).parameters())
+
+
+def _check_padding(config: Any) -> None:
+    """Embeddings have a row for the padding token, or the model cannot be built."""
+    text = config.get_text_config(decoder=True)
+    vocab, pad = getattr(text, "vocab_size", None), getattr(text, "pad_token_id", None)
+    if isinstance(vocab, int) and isinstance(pad, int) and pad >= vocab:
+        raise ConfigError(
+            Problem(
+                "model.path (pad_token_id)",
+                f"a token below vocab_size, {vocab:,}",
+                f"{pad:,}, from the file or its class's default",
+                "write one, or null, into config.json",
+            )
+        )
 
 
 def random_inputs(model: Any, lengths: list[int], seed: int) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""The folder of a sweep: who has it, which of its jobs are done, and what each of them left.
+
+sweep.json (the jobs and the version) is written before the first job; a job is done once its
+result.json is there. So a sweep that was stopped, however it was, goes on where it stopped when the
+same command names its folder: hydra.sweep.dir=FOLDER.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kvpipe import __version__
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.atomic import write_atomic
+from kvpipe.files.folders import new_folder
+
+_FINAL = ("fits", "does_not_fit", "wrong_request")  # run again, a job would say the same
+
+
+@contextmanager
+def sweep_folder(wanted: Path, jobs: Sequence[Sequence[str]]) -> Iterator[Path]:
+    """`wanted` where it holds these jobs, not all done; else a new folder. Ours until the end."""
+    manifest = json.dumps({"kvpipe": __version__, "jobs": [list(job) for job in jobs]}, indent=1)
+    resumed = _text(wanted / "sweep.json") == f"{manifest}\n" and len(pending(wanted, jobs)) > 0
+    folder = wanted if resumed else new_folder(wanted)
+    with _held(folder):
+        if not resumed:
+            write_atomic(folder / "sweep.json", f"{manifest}\n")
+        yield folder
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The lock ends with the process that has it, however that ends."""
+    with open(folder / ".lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            wanted = "the folder of a sweep that no other process is running"
+            raise ConfigError(Problem("hydra.sweep.dir", wanted, f"'{folder}'")) from error
+        yield
+
+
+def pending(folder: Path, jobs: Sequence[Sequence[str]]) -> list[int]:
+    """The numbers of the jobs that are not done."""
+    return [n for n in range(len(jobs)) if (_result(folder, n) or {}).get("status") not in _FINAL]
+
+
+def row_of_job(folder: Path, number: int, overrides: Sequence[str]) -> dict[str, Any]:
+    """What a job left; a job that left nothing (its process was killed) is `lost`."""
+    shown = " ".join(o for o in overrides if not o.startswith("hydra"))
+    row: dict[str, Any] = {"job": number, "overrides": shown}
+    left = _result(folder, number)
+    if left is None:
+        return row | {"status": "lost", "exit_code": 3, "error": "the job left no result"}
+    return row | left
+
+
+def _result(folder: Path, number: int) -> dict[str, Any] | None:
+    try:
+        found = json.loads(_text(folder / str(number) / "result.json"))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,273 @@
+"""Types whose K/V the standard keys say, and whose layers are one `Block` or are not yet counted.
+
+Where a class calls a key otherwise, its own name is in the table of classes. What each type's own
+cache holds is measured, and its parameters are compared (tests/facts/README.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.base import Config, Family, Weight
+from kvpipe.models.families.blocks import Block, Experts
+from kvpipe.models.families.caches import attention_caches, standard_caches
+from kvpipe.models.families.weights import decoder
+
+LLAMA = Block(bias="attention_bias", mlp_bias="mlp_bias")
+QWEN2 = Block(bias="yes", o_bias="no")
+QWEN3 = Block(bias="attention_bias", qk_norm="head")
+GLM4 = Block(bias="attention_bias", o_bias="no", norms=4)
+GRANITE_MOE = Block(
+    bias="attention_bias",
+    experts=Experts(
+        number="num_local_experts",
+        width="intermediate_size",
+        shared_width="shared_intermediate_size",
+    ),
+)
+HUNYUAN = Block(bias="attention_bias", qk_norm="head")
+
+BLOCKS: Mapping[str, Block] = {
+    "apertus": Block(bias="attention_bias", qk_norm="head", gated=False, scalars=2),
+    "apertus1p5_text": Block(bias="attention_bias", qk_norm="head", gated=False, scalars=2),
+    "arcee": Block(bias="attention_bias", gated=False, mlp_bias="mlp_bias"),
+    "aria_text": Block(
+        bias="attention_bias",
+        experts=Experts(
+            number="moe_num_experts", width="intermediate_size", shared="moe_num_shared_experts"
+        ),
+    ),
+    "bitnet": Block(bias="attention_bias", sub_norms=True),
+    "cohere2_moe": Block(
+        bias="attention_bias", norms=1, experts=Experts(width="intermediate_size")
+    ),
+    "cohere_compass_text": Block(bias="attention_bias", norms=1),
+    "cosmos3_edge_text": Block(bias="attention_bias", gated=False, mlp_bias="mlp_bias"),
+    "cwm": Block(mlp_bias="mlp_bias"),
+    "dbrx": Block(
+        experts=Experts(number="ffn_config.moe_num_experts", width="ffn_config.ffn_hidden_size")
+    ),
+    "deepseek_ocr2_text": Block(
+        bias="attention_bias",
+        mlp_bias="mlp_bias",
+        experts=Experts(number="n_routed_experts", shared="n_shared_experts", first=1),
+    ),
+    "diffllama": Block(bias="attention_bias", lambdas=4),
+    "dots1": Block(
+        bias="attention_bias",
+        qk_norm="head",
+        experts=Experts(
+            number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
+        ),
+    ),
+    "emu3_text_model": Block(bias="attention_bias", mlp_bias="mlp_bias"),
+    "ernie4_5": Block(bias="use_bias", mlp_bias="use_bias"),
+    "ernie4_5_moe": Block(
+        bias="use_bias",
+        mlp_bias="use_bias",
+        experts=Experts(
+            number="moe_num_experts",
+            shared="moe_num_shared_experts",
+            first="moe_layer_start_index",
+            bias=1,
+        ),
+    ),
+    "exaone": LLAMA,
+    "exaone4": Block(qk_norm="head"),
+    "exaone_moe": Block(
+        qk_norm="head",
+        experts=Experts(shared="num_shared_experts", first="first_k_dense_replace"),
+    ),
+    "flex_olmo": Block(
+        bias="attention_bias", qk_norm="whole", experts=Experts(width="intermediate_size")
+    ),
+    "glm4": GLM4,
+    "glm4v_text": Block(bias="yes", o_bias="no", norms=4),
+    "glm_ocr_text": Block(norms=4),
+    "glm4v_moe_text": Block(
+        bias="attention_bias",
+        o_bias="no",
+        experts=Experts(
+            number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
+        ),
+    ),
+    "granite4_vision_text": LLAMA,
+    "granite_docling_text": LLAMA,
+    "granite_swa": Block(bias="attention_bias", mlp_bias="mlp_bias", sinks=True),
+    "granitemoe": GRANITE_MOE,
+    "granitemoe_swa": Block(bias="attention_bias", sinks=True, experts=GRANITE_MOE.experts),
+    "granitemoeshared": GRANITE_MOE,
+    "helium": LLAMA,
+    "hunyuan_v1_dense": HUNYUAN,
+    "hunyuan_vl_text": HUNYUAN,
+    "hy_v3": Block(
+        bias="attention_bias",
+        qk_norm="head",
+        mlp_bias="mlp_bias",
+        experts=Experts(shared="num_shared_experts", first=1),
+    ),
+    "hyperclovax": Block(bias="attention_bias", mlp_bias="mlp_bias", norms=4),
+    "internlm3": Block(bias="qkv_bias", o_bias="bias", mlp_bias="bias"),
+    "iquestcoder": LLAMA,
+    "kolibri1": Block(
+        qk_norm="head",
+        norms=4,
+        experts=Experts(shared_width="shared_expert_intermediate_size"),
+    ),
+    "laguna": Block(
+        bias="attention_bias",
+        qk_norm="head",
+        gate="head",
+        experts=Experts(shared_width="shared_expert_intermediate_size", first=1, bias=1),
+    ),
+    "mellum": Block(bias="attention_bias", qk_norm="head", experts=Experts()),
+    "minimax_m2": Block(
+        qk_norm="whole",
+        experts=Experts(number="num_local_experts", width="intermediate_size"),
+    ),
+    "minimax_m3_vl_text": Block(
+        qk_norm="head",
+        width="dense_intermediate_size",
+        experts=Experts(
+            number="num_local_experts",
+            width="intermediate_size",
+            shared_width="shared_intermediate_size",
+        ),
+    ),
+    "ministral": Block(),
+    "olmoe": Block(
+        bias="attention_bias", qk_norm="whole", experts=Experts(width="intermediate_size")
+    ),
+    "paddleocr_vl_text": Block(bias="use_bias", mlp_bias="use_bias"),
+    "qwen2_5_omni_text": QWEN2,
+    "qwen2_5_vl_text": QWEN2,
+    "qwen2_vl_text": QWEN2,
+    "qwen3_vl_text": QWEN3,
+    "qwen3_vl_moe_text": Block(bias="attention_bias", qk_norm="head", experts=Experts(steps=True)),
+    "qwen3_omni_moe_text": Block(
+        bias="attention_bias", qk_norm="head", experts=Experts(steps=True)
+    ),
+    "sarvam_moe": Block(
+        bias="attention_bias",
+        qk_norm="head",
+        experts=Experts(
+            number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
+        ),
+    ),
+    "seed_oss": Block(bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias"),
+    "smollm3": LLAMA,
+    "solar_open": Block(
+        bias="attention_bias",
+        experts=Experts(
+            number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
+        ),
+    ),
+    "step3p5": Block(
+        bias="attention_bias",
+        qk_norm="head",
+        gate="head",
+        mlp_bias="mlp_bias",
+        experts=Experts(number="n_routed_experts", shared_width="share_expert_dim", first=3),
+    ),
+    "unlimited_ocr_text": Block(
+        bias="attention_bias",
+        mlp_bias="mlp_bias",
+        experts=Experts(number="n_routed_experts", shared="n_shared_experts", first=1),
+    ),
+    "vaultgemma": Block(bias="attention_bias"),
+}
+# Layer norms with biases, the last one too.
+NORMED: Mapping[str, Block] = {
+    "jais2": Block(bias="attention_bias", norm_bias=True, gated=False, mlp_bias="mlp_bias"),
+    "persimmon": Block(
+        bias="yes", qk_norm="head", qk_norm_if="qk_layernorm", qk_norm_bias=True,
+        norm_bias=True, gated=False, mlp_bias="yes",
+    ),
+    "phimoe": Block(
+        bias="attention_bias",
+        norm_bias=True,
+        experts=Experts(number="num_local_experts", width="intermediate_size"),
+    ),
+    "stablelm": Block(bias="use_qkv_bias", o_bias="no", norm_bias=True),
+}  # fmt: skip
+# Norms without weights.
+UNWEIGHTED: Mapping[str, Block] = {
+    "nanochat": Block(bias="attention_bias", norms=0, gated=False),
+    "olmo": Block(bias="attention_bias", norms=0),
+}
+_NOT_COUNTED = """
+afmoe biogpt blip_text_model chameleon codegen csm ctrl doge ernie4_5_vl_moe_text evolla git gpt-sw3
+gpt_neox_japanese higgs_audio_v2 hunyuan_v1_moe kosmos_2_5_text_model kosmos_2_text_model
+kyutai_speech_to_text moshi molmo2_text nemotron phi4_multimodal voxtral_realtime_text xglm
+"""
+
+
+def bare_decoder(config: Config, block: Block) -> list[Weight]:
+    """Without weights in its last norm."""
+    return [w for w in decoder(config, block) if not w.name.startswith("model.norm")]
+
+
+# --- caches that are nearly standard -------------------------------------------------------------
+def hrm_layers(config: Config) -> int:
+    """HRM runs its stacks again and again, and each run has a cache of its own. A file of the
+    class itself says the sum, and the stack's layers apart."""
+    if config.number("num_layers_per_stack"):
+        return config.num_layers
+    cycles = config.count("H_cycles") * (config.count("L_cycles") + 1)
+    return config.count("num_hidden_layers") * cycles
+
+
+def hrm_caches(config: Config) -> list[CacheGeometry]:
+    return attention_caches(config.having(num_hidden_layers=hrm_layers(config)))
+
+
+def jetmoe_caches(config: Config) -> list[CacheGeometry]:
+    """Experts of attention: as many query heads a K/V head as experts run."""
+    kv = config.count("num_key_value_heads")
+    heads = kv * config.count("num_experts_per_tok")
+    size = config.count("kv_channels")
+    return attention_caches(config.having(num_attention_heads=heads, head_dim=size))
+
+
+def minimax_m2_caches(config: Config) -> list[CacheGeometry]:
+    """Its published files still list kinds of attention, all of them full (1)."""
+    listed = config.numbers("attn_type_list")
+    if listed is not None and set(listed) != {1}:
+        raise config.wrong("attn_type_list", "1 (full) for every layer", sorted(set(listed)))
+    return standard_caches(config)
+
+
+def unbounded_caches(config: Config) -> list[CacheGeometry]:
+    """Windows beside reference tokens that stay: what is kept has no bound, as full attention."""
+    return attention_caches(config)
+
+
+_OWN_CACHES = {
+    "minimax_m2": minimax_m2_caches,
+    "unlimited_ocr_text": unbounded_caches,
+}
+_ALIASES = {"dbrx": {"num_key_value_heads": "attn_config.kv_n_heads"}}
+
+
+def _row(name: str, block: Block, *, norm_bias: bool = False, bare: bool = False) -> Family:
+    weights = partial(bare_decoder, block=block) if bare else None
+    return Family(
+        caches=_OWN_CACHES.get(name, standard_caches),
+        weights=weights or partial(decoder, block=block, norm_bias=norm_bias),
+        aliases=_ALIASES.get(name, {}),
+    )
+
+
+FAMILIES = {
+    **{name: _row(name, block) for name, block in BLOCKS.items()},
+    **{name: _row(name, block, norm_bias=True) for name, block in NORMED.items()},
+    **{name: _row(name, block, bare=True) for name, block in UNWEIGHTED.items()},
+    **{name: Family(caches=standard_caches) for name in _NOT_COUNTED.split()},
+    "hrm_text": Family(caches=hrm_caches, num_layers=hrm_layers),
+    "jetmoe": Family(caches=jetmoe_caches),
+    "gpt_neo": Family(  # its local layers keep everything, too
+        caches=standard_caches, aliases={"num_attention_heads": "num_heads"}
+    ),
+}

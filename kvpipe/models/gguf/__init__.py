@@ -1,0 +1,1 @@
+"""A model in GGUF: its header says the geometry, its tensor table every byte of weights."""

@@ -1,0 +1,165 @@
+"""A config.json -> ModelGeometry: the file's values, and what its class supplies for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
+from kvpipe.models._quantization import quantized_bytes
+from kvpipe.models.base import CacheGeometry, ModelGeometry
+from kvpipe.models.config_file import ConfigFile
+from kvpipe.models.families import families
+from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
+from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
+from kvpipe.models.families.classes import class_facts
+from kvpipe.models.parameters import count_parameters, rank_parameters, widest
+from kvpipe.specs.base import DTYPE_BYTES
+
+
+def family_of(file: ConfigFile) -> Family:
+    """The row of the file's type, or one by standard keys; ConfigError where neither reads it."""
+    table, name = families(), file.model_type
+    if name in table:
+        return table[name]
+    if name in class_facts() or not file.text.get(
+        "model_type"
+    ):  # its class does more than keys say
+        raise _unknown_type(file)
+    try:
+        return family_by_keys(file.raw, file.text)
+    except ConfigError as error:
+        raise ConfigError([*_unknown_type(file).problems, *error.problems]) from error
+
+
+def _unknown_type(file: ConfigFile) -> ConfigError:
+    got = f"'{file.model_type}'" if file.text.get("model_type") else "none"
+    knob = f"{PROBE_HINT}; {did_you_mean(file.model_type, families())}"
+    return unreadable("model_type", "a model_type that kvpipe reads", got, knob)
+
+
+def read_geometry(file: ConfigFile) -> ModelGeometry:
+    """The geometry of a file of a known family, or of one whose keys say all."""
+    family = family_of(file)
+    by_keys = file.model_type not in families()
+    config = family.config(file.text)
+    _check_values(config, family)
+    caches = tuple(family.caches(config))
+    _check_generates(file, caches)
+    weights = family.weights(config) if family.weights else None
+    weight_bytes = _weight_bytes(file, weights)
+    return ModelGeometry(
+        name=file.name,
+        file_dtype=file.dtype or "float32",
+        context_length=family.context_length(config),
+        num_layers=family.num_layers(config),
+        caches=caches,
+        hidden_size=config.hidden_size,
+        intermediate_size=_intermediate_size(config) or widest(weights or ()),
+        vocab_size=config.number("vocab_size"),
+        num_attention_heads=config.number("num_attention_heads"),
+        parameter_count=None if weights is None else count_parameters(weights),
+        weight_bytes=weight_bytes,
+        encoder_tokens=family.encoder_tokens(config),
+        experts_per_token=_experts_per_token(config),
+        expert_size=_expert_size(config),
+        ssm_dtype=file.ssm_dtype or family.ssm_dtype,
+        state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
+        source=LABEL if by_keys else "config.json",
+        notes=tuple([*_notes(file, weight_bytes), *(_unknown_keys(file) if by_keys else [])]),
+        rank_parameters=None if weights is None else _by_rank(weights),
+    )
+
+
+_NUMBERS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "vocab_size", "max_position_embeddings", "sliding_window", "kv_lora_rank",
+)  # fmt: skip
+
+
+def _check_values(config: Config, family: Family) -> None:
+    """Every mistake of a file at once, not the first: a question that fails does not end it."""
+    questions: list[Callable[[], object]] = [
+        partial(family.caches, config),
+        *([partial(family.weights, config)] if family.weights else []),
+        partial(family.context_length, config),
+        *(partial(config.number, key) for key in _NUMBERS),
+        partial(_check_groups, config),
+    ]
+    problems: dict[str, Problem] = {}
+    for question in questions:
+        try:
+            question()
+        except ConfigError as error:
+            problems.update({p.key: p for p in error.problems if p.key not in problems})
+    if problems:
+        raise ConfigError(list(problems.values()))
+
+
+def _check_groups(config: Config) -> None:
+    """Query heads share K/V heads evenly."""
+    heads, kv = (config.number(f"num_{name}_heads") for name in ("attention", "key_value"))
+    if heads and kv and not config.number("kv_lora_rank") and heads % kv:
+        raise config.wrong("num_key_value_heads", f"a number that divides {heads} heads", kv)
+
+
+def _check_generates(file: ConfigFile, caches: tuple[CacheGeometry, ...]) -> None:
+    """Encoder-only is said of encoders alone, never of an architecture that generates."""
+    if generates(file.raw) and all(cache.spec == "encoder_only" for cache in caches):
+        names = ", ".join(map(str, file.raw.get("architectures") or ()))
+        expected = f"a {file.model_type} that encodes, for which alone it is read"
+        raise unreadable("architectures", expected, printable(names))
+
+
+def _unknown_keys(file: ConfigFile) -> list[str]:
+    """How a type without a family was read, and what of its file was not."""
+    keys = unknown_keys(file.text)
+    others = f"; keys not read: {', '.join(keys)}" if keys else ""
+    return [f"'{file.model_type}' has no family: read by standard keys{others}"]
+
+
+def _by_rank(weights: list[Weight]) -> Callable[[int, range, bool, bool], int]:
+    return lambda tp, stage, first, last: rank_parameters(
+        weights, tp=tp, stage_layers=stage, first=first, last=last
+    )
+
+
+def _intermediate_size(config: Config) -> int:
+    """0 where there is none, or one a layer."""
+    listed = isinstance(config.get("intermediate_size"), list)
+    return 0 if listed else config.number("intermediate_size")
+
+
+def _experts_per_token(config: Config) -> int:
+    return config.number("num_experts_per_tok") or config.number("num_experts_per_token")
+
+
+def _expert_size(config: Config) -> int:
+    """The intermediate size of one expert; dense models have none."""
+    if not _experts_per_token(config):
+        return 0
+    own = config.get("moe_intermediate_size")
+    if isinstance(own, list):  # of text and of images
+        return max(config.numbers("moe_intermediate_size") or [0])
+    return config.number("moe_intermediate_size") or _intermediate_size(config)
+
+
+def _weight_bytes(file: ConfigFile, weights: list[Weight] | None) -> int | None:
+    """Only a quantised checkpoint's: others follow from the count and the served dtype."""
+    if file.quantization is None or weights is None:
+        return None
+    return quantized_bytes(weights, file.quantization, DTYPE_BYTES[file.dtype or "float32"])
+
+
+def _notes(file: ConfigFile, weight_bytes: int | None) -> list[str]:
+    notes = []
+    if file.dtype is None:
+        notes.append("config.json names no dtype: float32, as its class defaults")
+    if file.is_nested:
+        notes.append("weights are those of the text part; other towers are not counted")
+    if file.quantization is not None:
+        method = printable(file.quantization.word("quant_method", "a method without a name"))
+        notes.append(f"checkpoint quantised with {method}")
+        if weight_bytes is None:
+            notes.append(f"how {method} stores weights is not known here: counted unquantised")
+    return notes

@@ -1,0 +1,61 @@
+"""YAML from somebody else is measured before it is loaded: aliases, depth and size have bounds.
+
+A loader copies what an alias stands for, so ten lines can ask for more memory than there is.
+Reading the events alone expands nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from kvpipe.errors import ConfigError, Problem
+
+MAX_BYTES = 256 * 1024
+MAX_NODES = 50_000
+MAX_DEPTH = 40
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def check_yaml(path: Path) -> None:
+    """ConfigError unless the file is YAML within the bounds; nothing of it is built."""
+    try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise _refused(path, f"at most {MAX_BYTES:,} bytes", f"{size:,} bytes")
+        _measure(path, path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise _refused(path, "YAML", " ".join(str(error).split())) from error
+    except (OSError, ValueError) as error:
+        got = getattr(error, "strerror", None) or str(error)
+        raise _refused(path, "a file of YAML in UTF-8", got) from error
+
+
+def _measure(path: Path, text: str) -> None:
+    """Walk the events, counting what the aliases stand for."""
+    nodes_of: dict[str, int] = {}  # by anchor, once it is closed
+    open_nodes: list[tuple[str | None, int]] = []  # (anchor, nodes before it)
+    nodes = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in nodes_of:
+                raise _refused(path, "aliases of what is whole", f"'*{event.anchor}'")
+            nodes += nodes_of[event.anchor]
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_nodes.pop()
+            nodes_of |= {anchor: nodes - before} if anchor else {}
+        elif isinstance(event, yaml.NodeEvent):
+            nodes += 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_nodes.append((event.anchor, nodes - 1))
+            elif event.anchor:
+                nodes_of[event.anchor] = 1
+        if len(open_nodes) > MAX_DEPTH:
+            raise _refused(path, f"at most {MAX_DEPTH} levels", "more")
+        if nodes > MAX_NODES:
+            raise _refused(path, f"at most {MAX_NODES:,} values, aliases written out", "more")
+
+
+def _refused(path: Path, expected: str, got: str) -> ConfigError:
+    return ConfigError(Problem(str(path), expected, got))

@@ -1,0 +1,350 @@
+"""Nobody else's file runs, opens or hides anything: each attack through each entrance.
+
+An attack is a file or an argument. Each ends with exit code 2 before anything is imported, opened
+or written: the marker package is not imported, the victim file is whole, no folder appears. On each
+commit an attack goes through one entrance, in turn; the full tier tries every pair.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kvpipe.front.main import run
+
+# Settings under `hydra:`, as a file would say them. ESCAPED, VICTIM: see `scene`.
+SAID_TO_HYDRA = {
+    "environment": "job: {env_set: {CXX: ./cxx.sh}}",
+    "environment of the launching machine": "job: {env_copy: [HOME]}",
+    "environment that is not there": "job: {env_copy: [NOT_THERE]}",
+    "job log file": "job_logging: {version: 1, handlers: {f: {class: logging.FileHandler, "
+    "filename: VICTIM, mode: w}}, root: {handlers: [f]}}",
+    "own log file": "hydra_logging: {version: 1, handlers: {f: {class: logging.FileHandler, "
+    "filename: VICTIM, mode: w}}, root: {handlers: [f]}}",
+    "log factory": "job_logging: {formatters: {f: {(): evil.f}}}",
+    "log stream": "job_logging: {handlers: {f: {class: evil.F}}}",
+    "subfolder": "output_subdir: ../../../ESCAPED",
+    "no subfolder": "output_subdir: null",
+    "job folder": "sweep: {subdir: '../../ESCAPED_${hydra.job.num}'}",
+    "run folder": "run: {dir: ESCAPED}",
+    "sweep folder": "sweep: {dir: ESCAPED}",
+    "package to search": "searchpath: [pkg://evil]",
+    "folder to search": "searchpath: [/tmp]",
+    "what to search, as text": "searchpath: pkg://evil",
+    "callback": "callbacks: {x: {_target_: evil.f}}",
+    "callback by interpolation": "callbacks: {x: {_target_: '${oc.decode:evil.f}'}}",
+    "launcher": "launcher: {_target_: evil.f}",
+    "launcher's option": "launcher: {initializer: evil.f}",
+    "sweeper": "sweeper: {_target_: evil.f}",
+    "sweeper's overrides": "sweeper: {params: {hydra.job.env_set.CXX: ./cxx.sh}}",
+    "folder of work": "job: {chdir: true}",
+    "name": "job: {name: ../../ESCAPED}",
+    "name of folders": "job: {config: {override_dirname: {kv_sep: /../}}}",
+    "mode": "mode: MULTIRUN",
+    "verbosity": "verbose: true",
+    "help": "help: {template: '\\e]0;owned\\a'}",
+    "runtime": "runtime: {output_dir: ESCAPED}",
+    "overrides": "overrides: {task: [model=gpt2]}",
+    "unknown key": "+x: 1",
+    "nothing": "{}",
+}
+# Whole files, for a group option with `# @package _global_` and for a saved config.
+FILES = {
+    "null": "hydra: null",
+    "text": "hydra: evil.f",
+    "list": "hydra: [evil.f]",
+    "interpolation": "hydra: ${model}",
+    "merge key": "model: &x {hydra: {job: {chdir: true}}}\n<<: *x",
+    "quoted key": '"hydra": {job: {chdir: true}}',
+    "escaped key": '"\\x68ydra": {job: {chdir: true}}',
+    "shipped option placed in Hydra": "defaults: [/model/gpt2@_global_.hydra.job.env_set]",
+    "way out of the folder": "defaults: [/../outside]",
+    "way out by group": "defaults: [{/model: ../../outside}]",
+    "alias bomb": "a: &a [1,1,1,1,1,1,1,1,1]\n"
+    + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefgh")),
+    "alias of itself": "a: &a [*a]",
+    "deep nesting": "a: " + "[" * 5_000,
+    "python object": "a: !!python/object/apply:os.system ['touch ran']",
+    "no YAML": "a: {b",
+    "not a mapping": "[1, 2]",
+    "binary": "\x00\x01",
+    "large": "a: [" + "1," * 200_000 + "]",
+}
+# Values of a run that are not in the request.
+ELSEWHERE = {
+    "environment": "device: {name: '${oc.env:HOME}'}",
+    "environment, name composed": "device: {source: oc.env, name: '${${device.source}:HOME}'}",
+    "environment, with blanks": "device: {name: '${ oc.env : HOME }'}",
+    "environment, decoded": "device: {name: \"${oc.decode:'${oc.env:HOME}'}\"}",
+    "environment, with a default": "device: {name: '${oc.env:NOT_THERE,x}'}",
+    "environment, selected": "device: {source: '${oc.env:HOME}', "
+    "name: '${oc.select:device.source}'}",
+    "date": "device: {name: '${now:%Y}'}",
+    "where Hydra is": "device: {name: '${hydra:runtime.cwd}'}",
+    "Hydra's section": "device: {name: '${hydra.runtime.cwd}'}",
+    "version of Python": "device: {name: '${python_version:}'}",
+    "itself": "device: {name: '${device.name}'}",
+    "twice as long each": "device: {name: '${device.v0}', "
+    + ", ".join(f"v{n}: '${{device.v{n + 1}}}${{device.v{n + 1}}}'" for n in range(40))
+    + ", v40: x}",
+}
+
+ARGUMENTS = [
+    "hydra.job.env_set.CXX=./cxx.sh",
+    "+hydra.job.env_set.CXX=./cxx.sh",
+    "++hydra.job.env_set.CXX=./cxx.sh",
+    "hydra.job.env_set={CXX: ./cxx.sh}",
+    "+hydra.job.env_copy=[HOME]",
+    "hydra={job: {env_set: {CXX: ./cxx.sh}}}",
+    "++hydra={job: {chdir: true}}",
+    "~hydra.job_logging",
+    "~hydra",
+    "hydra.run={dir: x}",
+    "hydra.sweep.subdir=../x",
+    "hydra.output_subdir=../../x",
+    "hydra.job.chdir=true",
+    "hydra.mode=MULTIRUN",
+    "hydra.searchpath=[pkg://evil]",
+    "hydra.searchpath=pkg://evil",
+    "hydra.searchpath=[structured://evil]",
+    "hydra.searchpath=[http://evil/x]",
+    "hydra.searchpath=['${oc.env:HOME}']",
+    "hydra.searchpath=[1]",
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=disabled",
+    "hydra/callbacks=x",
+    "hydra/env=x",
+    "hydra/help=default",
+    "hydra/launcher@hydra.callbacks.x=basic",
+    "+hydra/launcher@model.x=basic",
+    "+model@hydra.job.env_set=gpt2",
+    "+model@hydra=gpt2",
+    "model=../../outside",
+    "hydra.launcher._target_=evil.f",
+    "+hydra.launcher.x._target_=evil.f",
+    "hydra.sweeper._target_=evil.f",
+    "+hydra.callbacks.x._target_=evil.f",
+    "hydra.job_logging.handlers.f.class=evil.F",
+    "hydra.hydra_logging={version: 1}",
+    "hydra.runtime.output_dir=x",
+    "hydra.overrides.task=[a=1]",
+    "hydra.verbose.x=1",
+    "hydra.job.name=x",
+]
+
+
+@pytest.fixture(autouse=True)
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a package that shows when it is imported, and a file to be damaged."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "evil"
+    package.mkdir()
+    (package / "__init__.py").write_text("open('ran', 'w')\ndef f(*a, **k): ...\nF = f\n")
+    (tmp_path / "victim.txt").write_text("precious")
+    (tmp_path / "outside.yaml").write_text("name: read from outside\n")
+    return tmp_path
+
+
+def config_dir(text: str) -> list[str]:
+    """A folder of options from somebody else, one chosen on the command line."""
+    _write("mine/example/theirs.yaml", f"# @package _global_\n{text}\n")
+    return ["--config-dir", "mine", "example=theirs"]
+
+
+def saved(text: str) -> list[str]:
+    """A folder of a run from somebody else."""
+    _write("theirs/.hydra/config.yaml", f"{text}\n")
+    return ["-cp", "theirs/.hydra"]
+
+
+def sweep_of_options(text: str) -> list[str]:
+    return ["-m", *config_dir(text), "cache.block_size=16,32"]
+
+
+def sweep_of_saved(text: str) -> list[str]:
+    return ["-m", *saved(text), "+cache.block_size=16,32"]
+
+
+def joblib(text: str) -> list[str]:
+    return [*sweep_of_options(text), "hydra/launcher=joblib", "hydra.launcher.n_jobs=1"]
+
+
+def page(text: str) -> list[str]:
+    return [*config_dir(text), "--help", "all"]
+
+
+def shown(text: str) -> list[str]:
+    return [*saved(text), "--cfg", "all"]
+
+
+def argument(text: str) -> list[str]:
+    return [text]
+
+
+def sweep_argument(text: str) -> list[str]:
+    return ["-m", text, "cache.block_size=16,32"]
+
+
+def page_argument(text: str) -> list[str]:
+    return ["--cfg", "hydra", text]
+
+
+def _write(name: str, text: str) -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text(text.replace("ESCAPED", "escaped").replace("VICTIM", "victim.txt"))
+
+
+Entrance = Callable[[str], list[str]]
+OF_FILES: list[Entrance] = [
+    config_dir,
+    saved,
+    sweep_of_options,
+    sweep_of_saved,
+    joblib,
+    page,
+    shown,
+]
+OF_ARGUMENTS: list[Entrance] = [argument, sweep_argument, page_argument]
+
+
+def pairs(attacks: list[str], entrances: list[Entrance]) -> list[object]:
+    """Every attack through every entrance; those off the turn in the full tier alone."""
+    return [
+        pytest.param(
+            entrance,
+            attack,
+            id=f"{entrance.__name__}-{attack[:40]}",
+            marks=() if place == number % len(entrances) else pytest.mark.full,
+        )
+        for number, attack in enumerate(attacks)
+        for place, entrance in enumerate(entrances)
+    ]
+
+
+def assert_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Exit 2 and one line a problem; nothing imported, opened, set or written. What was said."""
+    environment, before = dict(os.environ), set(Path.cwd().rglob("*"))
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err and "Traceback" not in err
+    assert all(line.startswith("kvpipe: ") for line in err.splitlines()), err
+    assert "fault of kvpipe" not in err
+    assert dict(os.environ) == environment
+    assert set(Path.cwd().rglob("*")) == before
+    assert Path("victim.txt").read_text() == "precious"
+    assert "evil" not in sys.modules
+    return err
+
+
+@pytest.mark.parametrize(("entrance", "attack"), pairs(list(SAID_TO_HYDRA), OF_FILES))
+def test_a_file_says_nothing_to_hydra(entrance, attack, capsys):
+    arguments = entrance(f"hydra:\n  {SAID_TO_HYDRA[attack]}")
+    assert "hydra" in assert_refused(arguments, capsys)
+
+
+@pytest.mark.parametrize(("entrance", "attack"), pairs(list(FILES), OF_FILES))
+def test_a_file_of_any_shape_is_refused_and_bounded(entrance, attack, capsys):
+    assert_refused(entrance(FILES[attack]), capsys)
+
+
+@pytest.mark.parametrize(
+    ("entrance", "attack"), pairs(list(ELSEWHERE), [config_dir, sweep_of_options, joblib])
+)
+def test_no_value_of_a_run_comes_from_elsewhere(entrance, attack, capsys):
+    assert_refused(entrance(ELSEWHERE[attack]), capsys)
+
+
+@pytest.mark.parametrize(("entrance", "attack"), pairs(ARGUMENTS, OF_ARGUMENTS))
+def test_the_command_line_says_to_hydra_what_is_listed(entrance, attack, capsys):
+    assert_refused(entrance(attack), capsys)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hydra/env/default",
+        "hydra/launcher/basic",
+        "hydra/sweeper/basic",
+        "hydra/config",
+        "model/theirs@hydra.job",
+    ],
+)
+def test_a_folder_of_options_cannot_stand_in_for_hydras_own(name, capsys):
+    """Hydra looks for these names in every folder; `env/default` needs no choice at all."""
+    name, _, package = name.partition("@")
+    _write(f"mine/{name}.yaml", f"# @package {package or name.replace('/', '.')}\nx: 1\n")
+    if name == "hydra/env/default":  # Hydra's own comes first: the file is not even read
+        assert run(["--config-dir", "mine", "model=gpt2", "backend=meta", "report=none"]) == 0
+        return
+    chosen = [] if name.startswith("hydra") else ["+model=theirs"]
+    assert_refused(["--config-dir", "mine", *chosen], capsys)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["hydra/launcher: joblib", "hydra/job_logging: none", "hydra/callbacks: x", "hydra/env: x"],
+)
+@pytest.mark.parametrize("entrance", [saved, sweep_of_saved, shown])
+def test_a_saved_config_does_not_choose_for_hydra(entrance, override, capsys):
+    _write("theirs/.hydra/hydra/callbacks/x.yaml", "x: {_target_: evil.f}")
+    assert_refused(entrance(f"defaults: [_self_, override {override}]\ncommand: run\n"), capsys)
+
+
+def test_a_choice_does_not_depend_on_the_environment(capsys, monkeypatch):
+    monkeypatch.setenv("MODEL", "gpt2")
+    assert_refused(config_dir("defaults: [{/model@model: '${oc.env:MODEL}'}]"), capsys)
+
+
+def test_a_plugins_yaml_is_a_file_like_any_other(capsys, monkeypatch):
+    """Entry points of the group kvpipe.conf add a package's YAML to the search."""
+    import kvpipe.request.compose as compose
+
+    class Point:
+        name, value = "theirs", "theirs.conf"
+
+    _write("theirs/__init__.py", "")
+    _write("theirs/conf/__init__.py", "")
+    monkeypatch.setattr(compose, "entry_points", lambda group: [Point()])
+    for attack in ("environment", "own log file", "callback", "sweeper's overrides"):
+        text = f"# @package _global_\nhydra:\n  {SAID_TO_HYDRA[attack]}\n"
+        _write("theirs/conf/example/theirs.yaml", text)
+        assert_refused(["example=theirs"], capsys)
+
+
+def test_what_acts_is_settled_even_where_a_setting_gets_through(monkeypatch):
+    """The last of the three rules holds by itself: without the look at files, nothing acts."""
+    import kvpipe.request.guarded_loader as loader
+    from kvpipe.request.compose import compose_request, configuration
+
+    monkeypatch.setattr(loader, "_of_hydra", lambda *_: [])
+    text = "\n  ".join(
+        ("job: {env_set: {CXX: x}, chdir: true, name: ../x}", "output_subdir: ../x")
+        + ("sweep: {subdir: ../x}", "callbacks: {x: {_target_: evil.f}}")
+    )
+    arguments = config_dir(f"hydra:\n  {text}")
+    with configuration(arguments[1]):
+        hydra = compose_request([arguments[2]]).config.hydra
+    assert (hydra.job.env_set, hydra.job.chdir, hydra.job.name) == ({}, False, "kvpipe")
+    assert (hydra.output_subdir, hydra.callbacks) == (None, {})
+    with pytest.raises(Exception, match="hydra.job.num"):
+        _ = hydra.sweep.subdir
+
+
+def test_the_command_line_may_say_what_is_listed(tmp_path):
+    _write("more/cache/mine.yaml", "defaults: [full]\nblock_size: 32\n")
+    asked = ["backend=meta", "report=none", "hydra.run.dir=here", "hydra.searchpath=[more]"]
+    assert run([*asked, "cache=mine", "hydra.verbose=false"]) == 0
+    assert "block_size: 32" in (tmp_path / "here/.hydra/config.yaml").read_text()
+
+
+def test_values_of_a_file_may_name_one_another(tmp_path):
+    text = "device: {source: mine, name: '${device.source} ${oc.select:no,x}'}"
+    arguments = config_dir(f"example: {{}}\n{text}")
+    assert run([*arguments, "backend=meta", "report=none", "hydra.run.dir=here"]) == 0
+    assert "name: mine x" in (tmp_path / "here/.hydra/config.yaml").read_text()

@@ -1,0 +1,129 @@
+"""The tools that start real engines, as far as they run without one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools.live import environments, setup  # noqa: E402
+from tools.live.cases import cases  # noqa: E402
+from tools.live.compare import differences, layer_number  # noqa: E402
+from tools.live.models import MODELS  # noqa: E402
+from tools.live.plugin import installed_in  # noqa: E402
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KVPIPE_LIVE_DIR", str(tmp_path / "live"))
+    return tmp_path / "live"
+
+
+def test_there_are_forty_models_and_every_case_has_a_name_of_its_own() -> None:
+    names = [case.name for case in cases()]
+    assert len(MODELS) >= 40 and len(set(names)) == len(names)
+
+
+def test_an_unknown_environment_is_named_with_those_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert setup.main(["vllm-9.9.9"]) == 2
+    out = capsys.readouterr().out
+    assert "got vllm-9.9.9" in out and "vllm-0.32.0" in out and "llama-cpp" in out
+
+
+def test_an_environment_without_its_stamp_is_not_taken_for_one(cache: Path) -> None:
+    environment = environments.ENVIRONMENTS["vllm-0.32.0"]
+    environment.python.parent.mkdir(parents=True)
+    environment.python.touch()
+    assert not environment.is_complete()
+    assert environments.missing(["vllm-0.32.0"]) == "python tools/live/setup.py vllm-0.32.0"
+    (environment.folder / environments.STAMP).write_text(environment.stamp())
+    assert environment.is_complete() and environments.missing(["vllm-0.32.0"]) == ""
+
+
+def test_a_half_made_environment_is_made_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = environments.ENVIRONMENTS["transformers"]
+    (environment.folder / "half").mkdir(parents=True)
+
+    def made(one: environments.Environment) -> str:
+        assert not (one.folder / "half").exists()
+        one.folder.mkdir(parents=True)
+        return ""
+
+    monkeypatch.setattr(setup, "_make", made)
+    assert setup.make(environment) == 0
+    assert "half made" in capsys.readouterr().out
+
+
+def test_an_index_that_does_not_answer_is_said_in_a_line(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    assert setup.main(["transformers"]) == 1
+    out = capsys.readouterr().out
+    assert "transformers: not made. The package index does not answer for torch" in out
+    assert not environments.ENVIRONMENTS["transformers"].folder.exists()
+
+
+def test_the_entry_point_is_found_where_an_engine_would_look(tmp_path: Path) -> None:
+    code = (
+        "from importlib.metadata import entry_points as e, version; "
+        "(p,) = e(group='vllm.general_plugins', name='kvpipe'); print(p.load().__module__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": installed_in(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.strip() == "kvpipe.integrations.vllm"
+
+
+def answer(**changes: object) -> dict[str, object]:
+    group = {"layers": ["model.layers.0.attn"], "kind": "full", "block_size": 16, "page_size": 64}
+    return {
+        "started": True,
+        "max_model_len": 8,
+        "num_blocks": 4,
+        "groups": [group],
+        "pages": [["model.layers.0.attn", 256, 0, 64]],
+        "printed": {"tokens": 64, "concurrency": 8.0},
+        "others": [],
+    } | changes
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        (answer(num_blocks=5), "num_blocks: kvpipe 4, the engine 5"),
+        (answer(printed={"tokens": 63, "concurrency": 8.0}), "printed tokens"),
+        (answer(pages=[["model.layers.0.attn", 256, 64, 64]]), "pages: model.layers.0"),
+        (answer(pages=[]), "pages: kvpipe 1 layers, the engine 0"),
+        (answer(started=False, error="no"), "only kvpipe starts: no"),
+        (answer(groups=[]), "groups: kvpipe"),
+    ],
+)
+def test_what_differs_is_said(theirs: dict[str, object], words: str) -> None:
+    (found,) = differences(answer(), theirs)
+    assert words in found
+
+
+def test_equal_answers_do_not_differ() -> None:
+    assert differences(answer(), json.loads(json.dumps(answer()))) == []
+
+
+def test_layers_are_told_by_their_number() -> None:
+    assert layer_number("backbone.layers.12.mixer") == 12
+    assert layer_number("model.layers.3.self_attn.attn") == 3

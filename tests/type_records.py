@@ -1,0 +1,69 @@
+"""What transformers' own cache held for a tiny model of each type (tests/facts/README.md)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from kvpipe.models.base import CacheGeometry, ModelGeometry
+
+FILE = Path(__file__).parent / "facts" / "transformers_types.json.gz"
+TOKENS = (9, 10, 64)
+FLOAT32 = 4
+
+
+@cache
+def records() -> dict[str, dict[str, Any]]:
+    loaded: dict[str, dict[str, Any]] = json.loads(gzip.decompress(FILE.read_bytes()))
+    return loaded
+
+
+def differences(model: ModelGeometry, record: Mapping[str, Any]) -> list[str]:
+    """Where the plan's bytes are not those of the measured cache; windows keep W - 1 tokens."""
+    said = []
+    for tokens, own, cross in zip(TOKENS, record["self"], record["cross"], strict=True):
+        planned = planned_bytes(model, tokens)
+        if own not in planned:
+            said.append(f"{tokens} tokens: planned {sorted(planned)}, own cache {own}")
+        crossed = sum(_one(c, record["encoded"]) for c in model.caches if c.spec == "cross")
+        if crossed != cross:
+            said.append(f"cross attention: planned {crossed}, own cache {cross}")
+    return said
+
+
+def planned_bytes(model: ModelGeometry, tokens: int) -> set[int]:
+    """Two answers: a convolution keeps kernel - 1 columns in an engine, kernel in transformers."""
+    own = [c for c in model.caches if c.shares_with is None and c.spec != "cross"]
+    kept = sum(_one(cache, tokens) for cache in own)
+    columns = sum(_newest_columns(cache) for cache in own)
+    return {kept, kept + columns}
+
+
+def _one(cache: CacheGeometry, tokens: int) -> int:
+    fields = cache.fields
+    if cache.spec == "mamba":
+        return sum(prod(state["shape"]) for state in fields["states"]) * FLOAT32
+    if cache.spec == "mla":
+        return tokens * _numbers(fields) * FLOAT32
+    window = fields.get("sliding_window") or fields.get("attention_chunk_size")
+    held = min(tokens, window - 1) if window else tokens
+    held = 0 if cache.spec == "encoder_only" else held
+    widths = fields["head_size"] + fields.get("head_size_v", fields["head_size"])
+    return int(held * fields["num_kv_heads"] * widths * FLOAT32)
+
+
+def _numbers(fields: Mapping[str, Any]) -> int:
+    """Of a row. An indexer's has a float32 scale for each 128 bytes, which transformers has not."""
+    size = int(fields["head_size"])
+    return size - size // 132 * 4 if fields.get("dtype") == "uint8" else size
+
+
+def _newest_columns(cache: CacheGeometry) -> int:
+    """One column of each convolution."""
+    states = cache.fields.get("states", ())
+    return sum(prod(s["shape"][:-1]) * FLOAT32 for s in states if s["name"].startswith("conv"))

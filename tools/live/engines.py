@@ -1,0 +1,63 @@
+"""Asks a vLLM environment about many cases in one process; a crash costs the case that crashed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.live.environments import Environment
+
+PROBE = Path(__file__).with_name("vllm_probe.py")
+Json = dict[str, Any]
+
+
+def ask(environment: Environment, questions: Sequence[Json], processes: int = 1) -> dict[str, Json]:
+    """Answers by name. processes 1: engines live in the probe's own process, one after another;
+    one with a draft leaves its process unfit for others, and has its own."""
+    alone = [[question] for question in questions if question["is_alone"]]
+    together = [question for question in questions if not question["is_alone"]]
+    answers: dict[str, Json] = {}
+    for part in filter(None, (together, *alone)):
+        answers |= _ask(environment, part, processes)
+    return answers
+
+
+def _ask(environment: Environment, questions: Sequence[Json], processes: int) -> dict[str, Json]:
+    answers: dict[str, Json] = {}
+    todo = list(questions)
+    variables = {**environment.environ(), **_in_process(processes)}
+    with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as folder:
+        asked, said = Path(folder) / "cases", Path(folder) / "answers"
+        while todo:
+            asked.write_text("\n".join(map(json.dumps, todo)))
+            said.write_text("")
+            command = [str(environment.python), str(PROBE), str(asked), str(said)]
+            done = subprocess.run(
+                command, env=variables, capture_output=True, text=True, cwd=folder
+            )
+            found = [json.loads(line) for line in said.read_text().splitlines()]
+            answers |= {answer["name"]: answer for answer in found}
+            todo = todo[len(found) :]
+            if todo:  # the process ended in the middle of the next one
+                lost = todo.pop(0)
+                answers[lost["name"]] = _lost(lost, done)
+    return answers
+
+
+def _in_process(processes: int) -> Mapping[str, str]:
+    """One thread an engine: tiny models gain nothing from more, and waiting threads burn cores."""
+    return {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if processes == 1 else "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _lost(case: Json, done: subprocess.CompletedProcess[str]) -> Json:
+    lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "no output"
+    error = f"the process ended with {done.returncode}: {last}"
+    return {"name": case["name"], "started": False, "error": error, "log": "", "seconds": 0}

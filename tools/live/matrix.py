@@ -1,0 +1,137 @@
+#!/usr/bin/env python
+"""Real engines against kvpipe: every case through both, and docs/live.md with what differed.
+
+python tools/live/matrix.py vllm-0.32.0 vllm-0.28.0
+python tools/live/matrix.py vllm-0.32.0 --only gemma3     # some cases; the page is not written
+python tools/live/matrix.py --page                        # the page again, from kept answers
+
+Answers are kept in the cache folder, engine by engine; the page is made of all that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tools.live.cases import Case, cases  # noqa: E402
+from tools.live.engines import ask  # noqa: E402
+from tools.live.environments import ENVIRONMENTS, cache_folder, missing  # noqa: E402
+from tools.live.page import write_page  # noqa: E402
+from tools.live.said import said  # noqa: E402
+
+Json = dict[str, Any]
+# No weights and no tokenizer are here: both are said to the engine beside every case.
+ALWAYS = {"load_format": "dummy", "skip_tokenizer_init": True, "enforce_eager": True}
+ALWAYS_IN_WORDS = ("--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager")
+
+
+def question(case: Case, folder: Path, draft: Path | None, version: str) -> Json:
+    """What the engine is asked: the same settings in its own words, or kvpipe's own line."""
+    asked: Json = {"name": case.name, "memory_bytes": case.memory_bytes, "usage": "server"}
+    asked["is_alone"] = "speculative_config" in case.arguments
+    if case.setting.from_serve_line:
+        line = said(case, folder, version, ())["serve"]
+        command, verb, *words = shlex.split(line)
+        assert (command, verb) == ("vllm", "serve"), line
+        return asked | {"serve": ["--model", *words, *ALWAYS_IN_WORDS]}
+    arguments = {
+        **ALWAYS,
+        "model": str(folder),
+        "kv_cache_memory_bytes": case.memory_bytes,
+        **case.arguments,
+    }
+    if draft is not None:
+        arguments["speculative_config"] = {**arguments["speculative_config"], "model": str(draft)}
+    return asked | {"arguments": arguments}
+
+
+def answers_of(name: str, chosen: Sequence[Case], folders: dict[str, Path], scratch: Path) -> Json:
+    """By the name of the case. Cases of several processes come last."""
+    version, found = name.removeprefix("vllm-"), {}
+    for processes in sorted({case.setting.processes for case in chosen}):
+        asked = [
+            question(case, folders[case.model.name], case.model.write_draft(scratch), version)
+            for case in chosen
+            if case.setting.processes == processes
+        ]
+        found |= ask(ENVIRONMENTS[name], asked, processes)
+    return found
+
+
+def run(name: str, only: str, known: Collection[str]) -> Json:
+    """What the engine answered, as it is kept; known: cases that need no answer."""
+    chosen = [case for case in cases() if only in case.name and case.name not in known]
+    with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as scratch:
+        folders = {case.model.name: case.model.write(Path(scratch)) for case in chosen}
+        found = answers_of(name, chosen, folders, Path(scratch))
+    return {"date": date.today().isoformat(), "answers": found}
+
+
+def compared(name: str, kept: Json) -> Iterator[Json]:
+    """One record a case: what kvpipe says today, what the engine did, where they differ."""
+    from tools.live.compare import differences
+
+    with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as scratch:
+        for case in cases():
+            theirs = kept["answers"].get(case.name)
+            if theirs is None:
+                continue
+            memories = [other["memory"] for other in theirs.get("others", ())]
+            ours = said(case, case.model.write(Path(scratch)), name.removeprefix("vllm-"), memories)
+            yield {
+                "case": case.name,
+                "kind": case.model.kind,
+                "kvpipe": ours,
+                "engine": theirs,
+                "differences": differences(ours, theirs),
+            }
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    vllms = [name for name in ENVIRONMENTS if name.startswith("vllm")]
+    parser.add_argument("engines", nargs="*", choices=vllms)
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--missing", action="store_true", help="cases without a kept answer")
+    parser.add_argument("--page", action="store_true", help="write the page from kept answers")
+    asked = parser.parse_args(argv)
+    if command := missing(asked.engines):
+        print(f"make the environment first: {command}")
+        return 2
+    for name in asked.engines:
+        path = kept_answers(name)
+        keeps = path.exists() and (asked.only or asked.missing)
+        before = json.loads(path.read_text())["answers"] if keeps else {}
+        found = run(name, asked.only, before if asked.missing else ())
+        found["answers"] = before | found["answers"]
+        path.write_text(json.dumps(found, indent=1))
+    records: dict[str, tuple[str, list[Json]]] = {}
+    for name in asked.engines or vllms:
+        if kept_answers(name).exists():
+            kept = json.loads(kept_answers(name).read_text())
+            records[name] = (kept["date"], list(compared(name, kept)))
+    for name, (_, found_here) in records.items():
+        for record in found_here:
+            if asked.only in record["case"]:
+                print(f"{name}: {record['case']}: {'; '.join(record['differences']) or 'equal'}")
+    if asked.page or not asked.only:
+        write_page(ROOT / "docs" / "live.md", records)
+    return 0
+
+
+def kept_answers(name: str) -> Path:
+    return cache_folder() / f"{name}-answers.json"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""Compared cases -> docs/live.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+Records = Mapping[str, tuple[str, list[Json]]]
+
+_HEAD = """\
+# Running engines against kvpipe
+
+Made by `python tools/live/matrix.py` from engines that were started, on a CPU, with tiny models and
+random weights: each case is said once in kvpipe's words and once in the engine's, and neither is
+told what the other answered. Environments: `python tools/live/setup.py`.
+
+Compared: whether it starts; groups (kind, block, page, layers); number of blocks; offset and stride
+of every layer's pages; printed tokens and concurrency, to the last digit; length; batch. Then the
+engine's own planner is asked for the least memory it starts with, to the byte: kvpipe must refuse
+one byte fewer, start with that, and plan alike with an eighth more.
+"""
+
+
+def write_page(path: Path, records: Records) -> None:
+    path.write_text("\n".join(_lines(records)) + "\n")
+
+
+def _lines(records: Records) -> Iterator[str]:
+    yield _HEAD
+    yield "| engine | on | cases | started | equal | refused by both |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for name, (day, found) in records.items():
+        started = [r for r in found if r["engine"]["started"]]
+        equal = [r for r in started if not r["differences"]]
+        both = [r for r in found if not r["engine"]["started"] and not r["differences"]]
+        row = [name, day, len(found), len(started), len(equal), len(both)]
+        yield f"| {' | '.join(map(str, row))} |"
+    for name, (_, found) in records.items():
+        yield f"\n## {name}\n"
+        yield from _differences(found)
+        yield from _refused(found)
+        yield from _cases(found)
+
+
+def _differences(found: list[Json]) -> Iterator[str]:
+    wrong = [record for record in found if record["differences"]]
+    if not wrong:
+        yield "No case differs.\n"
+        return
+    yield "### What differs\n"
+    for record in wrong:
+        yield f"- **{record['case']}** ({record['kind']}): {_short(record['differences'])}"
+    yield ""
+
+
+def _short(differences: list[str]) -> str:
+    text = "; ".join(difference[:300] for difference in differences[:3])
+    more = len(differences) - 3
+    return " ".join(text.split()) + (f"; and {more} more" if more > 0 else "")
+
+
+def _refused(found: list[Json]) -> Iterator[str]:
+    both = [r for r in found if not r["engine"]["started"]]
+    if not both:
+        return
+    yield "### What the engine does not start here\n"
+    for record in both:
+        reason = " ".join(record["engine"]["error"].split())[:200].replace("|", "/")
+        yield f"- {record['case']}: {reason}"
+    yield ""
+
+
+def _cases(found: list[Json]) -> Iterator[str]:
+    yield "### Cases that started\n"
+    yield "| case | cache | groups | blocks | tokens | least bytes | equal |"
+    yield "|---|---|---:|---:|---:|---:|---|"
+    for record in found:
+        engine = record["engine"]
+        if engine["started"]:
+            yield f"| {' | '.join(_row(record, engine))} |"
+
+
+def _row(record: Json, engine: Json) -> list[str]:
+    tokens = engine["printed"]["tokens"]
+    least = engine["others"][1]["memory"] if len(engine["others"]) > 1 else None
+    return [
+        record["case"],
+        record["kind"],
+        str(len(engine["groups"])),
+        f"{engine['num_blocks']:,}",
+        "-" if tokens is None else f"{tokens:,}",
+        "-" if least is None else f"{least:,}",
+        "no" if record["differences"] else "yes",
+    ]
