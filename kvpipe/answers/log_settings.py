@@ -14,8 +14,6 @@ from kvpipe.logs.engine_log import EngineLog
 
 # Values that nobody said: `auto`, nothing, or what a section has where it is not chosen.
 _UNSAID: Mapping[str, Any] = {
-    "scheduler.max_num_batched_tokens": 2048,
-    "scheduler.max_num_seqs": 256,
     "scheduler.num_speculative_tokens": 0,
     "parallel.tensor_parallel_size": 1,
     "parallel.pipeline_parallel_size": 1,

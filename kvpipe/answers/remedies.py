@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any
 
 from kvpipe.cache.plan import Plan
+from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
 
@@ -83,7 +84,7 @@ def ways_line(prepared: Prepared) -> tuple[str, tuple[Mapping[str, Any], ...]]:
 def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
     """At most MOST_NAMED changes of one setting with which the request keeps the promise."""
     named = 0
-    for candidate in (_length, _share, _bytes, _batch, _requests, _ranks):
+    for candidate in (_length, _longer, _share, _bytes, _batch, _requests, _ranks):
         if named < MOST_NAMED and (way := candidate(prepared, promise)) is not None:
             named += 1
             yield way
@@ -99,6 +100,20 @@ def _length(prepared: Prepared, promise: Promise) -> Advice | None:
         return None
     length = found.plan.limits.max_model_len
     return advice(prepared, {key: length}, "the longest that runs", promise)
+
+
+def _longer(prepared: Prepared, promise: Promise) -> Advice | None:
+    """Old releases hold a whole prompt in a step, up to a length from which on they cut prompts:
+    what fits is not monotonic there."""
+    version = prepared.config.plugins["engine"].make().version
+    beyond = chunked_beyond(version) if version else 0
+    asked = prepared.resolved.limits.max_model_len
+    longer = beyond + 1
+    if not beyond or asked >= longer or longer > prepared.resolved.model.context_length:
+        return None
+    key = "scheduler.max_model_len"
+    words = f"longer: beyond {beyond:,} tokens prompts are cut, and a step takes less"
+    return advice(prepared, {key: longer}, words, promise)
 
 
 def _share(prepared: Prepared, promise: Promise) -> Advice | None:
