@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_field_reports import ROWS, RUNS
 
-from kvpipe.answers.diagnosis import MOST_LINES
+from kvpipe.commands.diagnosis import MOST_LINES
 from kvpipe.engines.pasted import Pasted, read_pasted
 from kvpipe.engines.serve import read_serve_line
 from kvpipe.errors import ConfigError, KvpipeError

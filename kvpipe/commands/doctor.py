@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import ClassVar
 
-from kvpipe.answers.diagnosis import MOST_LINES, Diagnosis, diagnose
 from kvpipe.answers.pasted_request import read_pasted_request
 from kvpipe.commands.base import Command, CommandOptions
+from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.standard_input import kept_standard_input
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.text.lines import Line
+
+SAMPLE = Path(__file__).parents[1] / "logs" / "sample.log"  # a start without any trouble
 
 
 class Doctor(Command):
@@ -24,7 +27,7 @@ class Doctor(Command):
         path: str | None
 
     summary = "A log or a command line: where the memory went, what is wrong, the line to run"
-    example = "kvpipe doctor server.log"
+    example = "kvpipe doctor sample"
     files = ("diagnosis.json",)
     word: ClassVar[str] = "command.path"
 
@@ -33,7 +36,7 @@ class Doctor(Command):
         if path is None:
             knob = "kvpipe doctor FILE, or kvpipe doctor - for what is piped in"
             raise ConfigError(Problem("command.path", "a file to look at", "null", knob))
-        with kept_standard_input(path) as kept:
+        with kept_standard_input(str(SAMPLE) if path == "sample" else path) as kept:
             found = diagnose(read_pasted_request(prepared, kept))
         lines = list(told(found))
         return Answer(

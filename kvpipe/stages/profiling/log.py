@@ -93,7 +93,7 @@ def available_by_rank(log: EngineLog, num_ranks: int) -> tuple[Figure, ...]:
     found = _cache_memory(log)
     if not found:
         blocks = log.counts.get("num_gpu_blocks")
-        hint = f": it had {blocks:,} blocks, whose bytes the report gives" if blocks else ""
+        hint = f"; it had {blocks:,} blocks" if blocks else ""
         raise ConfigError(
             Problem(
                 "profiling.path",
