@@ -190,9 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.tell_machine:
         tell_machine(asked.stand_in)
         return 0
-    asking = ["git", "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(asking, cwd=ROOT, capture_output=True, text=True, check=False)
-    commit = found.stdout.strip()
+    head = ["git", "rev-parse", "--short", "HEAD"]
+    told = subprocess.run(head, cwd=ROOT, capture_output=True, text=True, check=False)
+    commit = told.stdout.strip()
     return run(steps(asked.stand_in, _bandwidth(asked.device_name)), asked.out, commit or "unknown")
 
 

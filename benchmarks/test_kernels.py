@@ -25,6 +25,8 @@ GROUPS = {
     "write_kv, every token elsewhere": 4,
     "write_kv, bf16 to fp8": 2,
     "gather, whole blocks": 5,
+    **{f"gather of {tokens} tokens, one array": 2 for tokens in (1, 16, 256)},
+    **{f"decode attention over {tokens:,} tokens": 3 for tokens in (64, 256, 1024, 4096)},
     "fill 256 blocks": 2,
     "slot_mapping of 4,096 tokens": 2,
 }
@@ -77,6 +79,12 @@ def test_ratios_of_gathers_to_the_best_of_torch() -> None:
     took = medians("gather, whole blocks")
     best = min(took["torch index_select of blocks"], took["torch index_select of tokens"])
     assert took["kvpipe"] <= 1.1 * best  # the same memcpy a block: equal but for noise
+
+
+def test_ratios_of_decode_attention_to_dense_sdpa() -> None:
+    for tokens in (256, 1024, 4096):
+        took = medians(f"decode attention over {tokens:,} tokens")
+        assert took["kvpipe"] <= 1.2 * took["torch sdpa, dense K and V"]
 
 
 def test_ratios_a_planned_launch_takes_less_than_two_microseconds() -> None:

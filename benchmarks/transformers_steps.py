@@ -44,7 +44,7 @@ SIZES = {
     "tiny": Size(hidden=64, layers=4, heads=4, kv_heads=2, vocabulary=512, rows=4, prompt=64,
                  new=48, rounds=5),
     "mid": Size(hidden=768, layers=12, heads=12, kv_heads=12, vocabulary=16000, rows=4, prompt=128,
-                new=16, rounds=5),
+                new=12, rounds=3),
 }  # fmt: skip
 
 

@@ -67,9 +67,11 @@ class ConfigError(KvpipeError):
 class DoesNotFit(KvpipeError):
     """The request is legal but the memory is too small.
 
-    changes: settings, each of which makes it fit: planned, not reasoned. needed_bytes,
-    available_bytes: one entry a rank. longest_len: the longest max_model_len, in tokens, that fits
-    (None: not even one token does, or it was not asked for).
+    changes: settings, each of which makes it fit: planned, not reasoned.
+    needed_bytes, available_bytes: one entry a rank; with the needed bytes it fits, with one byte
+    less it does not. null_block_bytes: of the needed ones, the null block's.
+    longest_len: the longest max_model_len, in tokens, that fits (None: not even one token
+    does, or it was not asked for).
     """
 
     exit_code = 1
@@ -81,6 +83,7 @@ class DoesNotFit(KvpipeError):
         *,
         needed_bytes: tuple[int, ...] = (),
         available_bytes: tuple[int, ...] = (),
+        null_block_bytes: tuple[int, ...] = (),
         longest_len: int | None = None,
         reference_type: str = "ValueError",
         stage: str = "configs",
@@ -89,6 +92,7 @@ class DoesNotFit(KvpipeError):
         self.stage = stage
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
+        self.null_block_bytes = null_block_bytes
         self.longest_len = longest_len
         self.reference_type = reference_type
         self.changes: tuple[Mapping[str, Any], ...] = ()
@@ -99,6 +103,7 @@ class DoesNotFit(KvpipeError):
             f"{self}\n{line}",
             needed_bytes=self.needed_bytes,
             available_bytes=self.available_bytes,
+            null_block_bytes=self.null_block_bytes,
             longest_len=self.longest_len,
             reference_type=self.reference_type,
             stage=self.stage,

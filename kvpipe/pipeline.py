@@ -7,7 +7,7 @@ the parts it needs and returns a frozen value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -16,7 +16,7 @@ from kvpipe.backends.base import Backend
 from kvpipe.cache.addresses import AddressMap
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
-from kvpipe.errors import ConfigError
+from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.plugins import REGISTRIES
 from kvpipe.processes.agree import on_every_rank, place, world
 from kvpipe.request.confdir import shipped_option
@@ -92,7 +92,11 @@ def execute(prepared: Prepared) -> Result:
             resolved.parallel,
         )
     with _timed(timings, "grouping"):
-        plan = plan_with(prepared, profile.available_kv_bytes)
+        try:
+            plan = plan_with(prepared, profile.available_kv_bytes)
+        except DoesNotFit as error:
+            _check_places(prepared, error)
+            raise
     with _timed(timings, "allocation"):
         addresses = _addresses(config, resolved, plan)
     bound: list[BoundCache] = []
@@ -224,6 +228,15 @@ def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int
                 any_kernel_block=resolved.device.type == "cpu",
             )
     return first
+
+
+def _check_places(prepared: Prepared, too_small: DoesNotFit) -> None:
+    """ConfigError for what no amount of memory mends (a block size that no kernel divides, layers
+    that a placement cannot hold): it is told before advice on how to make the request fit."""
+    ample = 4 * max(too_small.needed_bytes, default=0) + 2**40
+    with suppress(DoesNotFit):
+        ranks = (ample,) * len(prepared.resolved.ranks)
+        _addresses(prepared.config, prepared.resolved, plan_with(prepared, ranks, ()))
 
 
 def _binding(prepared: Prepared, plan: Plan, rank: int, buffers: Any) -> BindingRequest:

@@ -79,7 +79,9 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         return {"error": {"type": error.reference_type, "stage": stage}}
     except DoesNotFit as error:
         found: dict[str, Any] = {"type": error.reference_type, "stage": error.stage}
-        found["required_bytes"] = list(error.needed_bytes)
+        # The reference names the request's bytes; ours are those to give, the null block's too.
+        parts = zip(error.needed_bytes, error.null_block_bytes, strict=True)
+        found["required_bytes"] = [needed - null for needed, null in parts]
         if error.longest_len is not None:
             found["estimated_max_model_len"] = error.longest_len
         return {"error": found}

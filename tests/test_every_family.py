@@ -23,7 +23,9 @@ def proven() -> set[str]:
 
 
 def _keys(path: Any) -> set[str]:
-    return set(json.loads(gzip.decompress(path.read_bytes())))
+    """A recorded type, and the type of its text part."""
+    types = json.loads(gzip.decompress(path.read_bytes()))
+    return {*types, *(str(record.get("text_type")) for record in types.values())}
 
 
 def reading(family: Family) -> tuple[Any, ...]:

@@ -38,7 +38,7 @@ def files_of_at_most(num_bytes: int) -> Iterator[None]:
 def exit_code(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     """Of the whole program, in this process."""
     monkeypatch.setattr("sys.argv", ["kvpipe", *arguments])
-    monkeypatch.setattr(front.os, "dup2", lambda *_: None)  # stdout is the test's
+    monkeypatch.setattr(front, "_stdout_to_nowhere", lambda: None)  # stdout is the test's
     with pytest.raises(SystemExit) as end:
         front.main()
     return int(end.value.code or 0)
@@ -81,7 +81,8 @@ def test_a_sweep_on_a_full_disk_ends_with_what_is_done(limit, capsys, monkeypatc
     with files_of_at_most(limit):
         code = exit_code(asked, monkeypatch)
     out, err = capsys.readouterr()
-    assert code == 3 and "s/" in err and "File too large" in err and "Traceback" not in out + err
+    said = out + err
+    assert code == 3 and "s/" in said and "File too large" in said and "Traceback" not in said
     assert exit_code(asked, monkeypatch) == 0  # there is room again: the same sweep goes on
     assert "2 jobs, 2 fit" in capsys.readouterr().out and not (tmp_path / "s-1").exists()
 

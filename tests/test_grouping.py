@@ -339,10 +339,11 @@ def test_a_stage_keeps_every_group_and_a_stage_without_caches_limits_nothing() -
 def test_a_rank_that_is_too_small_is_named() -> None:
     ranks = [layers(*[FULL] * 4), layers(*[FULL] * 4)]
     with pytest.raises(
-        DoesNotFit, match=r"on rank 1, 39 fit \(9.8 MiB\)\. Lower it to 624,"
+        DoesNotFit, match=r"on rank 1, 40 fit \(10.0 MiB\)\. Lower it to 624,"
     ) as error:
         plan(ranks, LIMITS, [700 * MIB, 10 * MIB])
-    assert error.value.needed_bytes == (128 * MIB, 128 * MIB)
+    assert error.value.needed_bytes == (128 * MIB + 4 * 65536,) * 2
+    assert error.value.null_block_bytes == (4 * 65536,) * 2
     assert error.value.available_bytes == (700 * MIB, 10 * MIB)
     assert plan(ranks, LIMITS.with_length(624), [700 * MIB, 10 * MIB]).num_blocks == 40
 
@@ -381,12 +382,26 @@ def test_the_message_gives_needed_available_longest_and_knobs() -> None:
     with pytest.raises(DoesNotFit) as error:
         made([FULL] * 4, 10 * MIB)
     assert str(error.value) == (
-        "scheduler.max_model_len: one request of 8,192 tokens needs 512 blocks (128.0 MiB), "
-        "39 fit (9.8 MiB). Lower it to 624, or raise cache.kv_cache_memory_bytes or "
-        "cache.gpu_memory_utilization"
+        "scheduler.max_model_len: one request of 8,192 tokens needs 513 blocks (128.2 MiB, "
+        "the null block included), 40 fit (10.0 MiB). Lower it to 624, or raise "
+        "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"
     )
     made([FULL] * 4, 10 * MIB, limits=LIMITS.with_length(624))
-    made([FULL] * 4, 128 * MIB + 4 * 65536)
+    (needed,) = error.value.needed_bytes
+    made([FULL] * 4, needed)
+    with pytest.raises(DoesNotFit):
+        made([FULL] * 4, needed - 1)
+
+
+def test_the_longest_length_is_the_longest_on_every_rank() -> None:
+    ranks = [layers(*[FULL] * 2), layers(*[FULL] * 6)]
+    with pytest.raises(DoesNotFit, match="Lower it to 112,") as error:
+        plan(ranks, LIMITS, [2 * MIB, 3 * MIB])
+    assert error.value.longest_len == 112
+    plan(ranks, LIMITS.with_length(112), [2 * MIB, 3 * MIB])
+    with pytest.raises(DoesNotFit, match="on rank 1, 0 fit .* No length fits: ") as error:
+        plan(ranks, LIMITS, [2 * MIB, MIB // 4])
+    assert error.value.longest_len is None
 
 
 def test_advice_to_lower_the_batch_is_given_only_where_it_helps() -> None:

@@ -292,7 +292,7 @@ def test_a_log_that_is_too_small_does_not_offer_a_share_of_the_device(tmp_path: 
 
 
 def test_one_block_is_not_written_as_many() -> None:
-    asked = ["model=llama", "device=cpu", "scheduler.max_model_len=1"]
+    asked = ["model=llama", "device=cpu", "scheduler.max_model_len=1", "engine=vllm_0_17"]
     with pytest.raises(DoesNotFit, match=r"of 1 token needs 1 block \("):
         plan_of(prepared_request([*asked, "cache.kv_cache_memory_bytes=1MiB"]).prepared)
 

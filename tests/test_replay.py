@@ -36,14 +36,20 @@ def section(option: str, **changes: Any) -> dict[str, Any]:
 
 
 def plan_of(
-    num_blocks: int, block_size: int = 16, max_model_len: int = 8192, window: int = 0
+    num_blocks: int,
+    block_size: int = 16,
+    max_model_len: int = 8192,
+    window: int = 0,
+    drafts: int = 0,
 ) -> Plan:
     """num_blocks blocks, one of them the null block; window: a second layer that slides."""
     specs: list[Any] = [FullAttentionSpec(block_size=block_size, **HEAD)]
     if window:
         specs.append(SlidingWindowSpec(block_size=block_size, sliding_window=window, **HEAD))
     layers = [CacheLayer(name=f"layers.{i}", spec=spec) for i, spec in enumerate(specs)]
-    limits = RequestLimits(max_model_len=max_model_len, max_num_batched_tokens=2048)
+    limits = RequestLimits(
+        max_model_len=max_model_len, max_num_batched_tokens=2048, num_lookahead_tokens=drafts
+    )
     return plan(layers, limits, num_blocks * specs[0].page_size_bytes, fit=True)
 
 
@@ -551,6 +557,22 @@ def test_every_preset_serves_a_trace_and_gives_all_blocks_back(
     counts = result.counts
     assert counts.finished + counts.too_long + counts.never_fit == 30 and counts.finished > 0
     assert result.pool.in_use == 0
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
+def test_accepted_drafts_save_steps_and_store_the_same_tokens(rate: float) -> None:
+    drafting = plan_of(400, drafts=3)
+    options = read_trace(section("azure", arrivals="at_once", acceptance_rate=rate)).options
+    requests = at_once((100, 41), (37, 60), (500, 5))
+    result = replay(requests, drafting, options)
+    counts, plain = result.counts, served(requests, plan_of(400))
+    assert counts.finished == 3 and result.pool.in_use == 0
+    assert counts.stored_tokens == plain.counts.stored_tokens
+    assert (counts.accepted_tokens == 0) == (rate == 0.0)
+    # A prompt's step gives no token yet; at best every step gives four.
+    assert result.steps == {0.0: plain.steps, 1.0: 1 + 15}.get(rate, result.steps)
+    assert result.steps <= plain.steps
+    assert "drafted tokens accepted" in " ".join(render(result).split())
 
 
 @pytest.mark.parametrize("window", [0, 600])

@@ -6,8 +6,8 @@ with every room for drafts, and looks at the most blocks that it ever holds.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import replace
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -26,28 +26,31 @@ HEADS: dict[str, Any] = {"num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16
 
 
 def most_held(spec: KVCacheSpec, limits: RequestLimits) -> int:
-    """Blocks of one request at the worst moment of any schedule."""
-    first = BlockManager(config_of([spec], 64), limits, max_num_requests=1)
-    first.add_request("r")
-    todo, seen, most = [first], {_state(first)}, 0
+    """Blocks of one request at the worst moment of any schedule. Each state that a schedule may
+    reach is a live request; a step from it is taken by a fork of it."""
+    manager = BlockManager(config_of([spec], 20_000), limits, max_num_requests=2000)
+    manager.add_request(0)
+    todo, names, seen, most = [0], count(1), {_state(manager, 0)}, 0
     while todo:
         before = todo.pop()
-        left = limits.max_model_len - before.num_tokens("r")
+        left = limits.max_model_len - manager.num_tokens(before)
         for new in range(1, min(limits.tokens_in_flight, left) + 1):
             for drafts in range(limits.tokens_in_flight - new + 1):
-                manager = deepcopy(before)
-                manager.allocate("r", new, drafts)
-                most = max(most, manager.pool.stats().in_use)
-                if (state := _state(manager)) not in seen:
+                after = next(names)
+                manager.fork(before, after)
+                manager.allocate(after, new, drafts)
+                most = max(most, len(manager.block_ids(after, 0)))
+                if (state := _state(manager, after)) in seen:
+                    manager.free(after)
+                else:
                     seen.add(state)
-                    todo.append(manager)
+                    todo.append(after)
     return most
 
 
-def _state(manager: BlockManager) -> tuple[int, tuple[int, ...], str]:
-    (table,) = manager.tables
-    present = tuple((table.ids[0] > 0).nonzero()[0].tolist())
-    return manager.num_tokens("r"), present, str(table.held[0])
+def _state(manager: BlockManager, request: int) -> tuple[int, tuple[int, ...]]:
+    row = manager.block_table(0, [request])[0]
+    return manager.num_tokens(request), tuple((row > 0).nonzero()[0].tolist())
 
 
 def random_case(kind: str, draw: Random, most_blocks: int) -> tuple[KVCacheSpec, RequestLimits]:

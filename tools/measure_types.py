@@ -477,7 +477,8 @@ def sizes_of_images(config: Any) -> list[int]:
 def encodes(config: Any) -> bool:
     """A masked language model that was not asked to decode."""
     masked = type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING
-    return masked and not getattr(config, "is_decoder", False)
+    generates = getattr(config, "is_decoder", False) or config.is_encoder_decoder
+    return masked and not generates
 
 
 def parameters_by_part(model: Any) -> dict[str, int]:

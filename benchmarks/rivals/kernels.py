@@ -97,6 +97,8 @@ def contenders(backend: Any) -> Rivals:
     }
     groups |= _fp8(backend, buffer, k, v, in_blocks, flat)
     groups |= _gather(backend, buffer, views, order, in_blocks, (k_cache, v_cache), flat, memcpy)
+    groups |= _small_gathers(backend, buffer, views[0], order, flat[0])
+    groups |= _attention(backend, buffer, views, order, (k_cache, v_cache))
     groups |= _blocks(backend, buffer, views, order, k_cache)
     return groups
 
@@ -141,6 +143,48 @@ def _gather(
             "kvpipe": lambda: [plan(table, TOKENS) for plan in plans],
         }
     }
+
+
+def _small_gathers(
+    backend: Any, buffer: Buffer, view: ArrayView, order: torch.Tensor, flat: Any
+) -> Rivals:
+    """Of one array: what one call costs, Python included."""
+    plan, table = GatherPlan(backend, buffer, view, BLOCK_SIZE, None, 1.0), order.to(torch.int32)
+    groups: Rivals = {}
+    for tokens in (1, 16, 256):
+        slots = torch.arange(tokens, device=order.device) + int(order[0])
+        groups[f"gather of {tokens} tokens, one array"] = {
+            "torch index_select of tokens": lambda slots=slots: flat.index_select(0, slots),
+            "kvpipe": lambda tokens=tokens: plan(table, tokens),
+        }
+    return groups
+
+
+def _attention(
+    backend: Any,
+    buffer: Buffer,
+    views: list[ArrayView],
+    order: torch.Tensor,
+    caches: tuple[Any, Any],
+) -> Rivals:
+    """One request, one query head a KV head; the dense K and V are not paid for."""
+    query = torch.randn(1, HEADS, WIDTH).to(order.device, torch.bfloat16)
+    targets = [(buffer, view) for view in views]
+    plan = backend.plan_attention(*targets, HEADS, BLOCK_SIZE, WIDTH**-0.5)
+    tables, attend = order.to(torch.int32)[None], torch.nn.functional.scaled_dot_product_attention
+    groups: Rivals = {}
+    for tokens in (64, 256, 1024, 4096):
+        blocks = order[: tokens // BLOCK_SIZE]
+        spans = torch.tensor([[0, tokens]], device=order.device)
+        k, v = (c[blocks].flatten(0, 1).transpose(0, 1)[None].contiguous() for c in caches)
+        groups[f"decode attention over {tokens:,} tokens"] = {
+            "torch sdpa, dense K and V": lambda k=k, v=v: attend(query[:, :, None], k, v),
+            "torch cache[blocks] and sdpa": lambda blocks=blocks: attend(
+                query[:, :, None], *(c[blocks].flatten(0, 1).transpose(0, 1)[None] for c in caches)
+            ),
+            "kvpipe": lambda spans=spans, tokens=tokens: plan(query, tables, spans, tokens),
+        }
+    return groups
 
 
 def _blocks(

@@ -114,10 +114,7 @@ class Decoding:
             Move(self.seats.at(row), tokens, 1) for row, tokens in zip(rows, stored, strict=True)
         ]
         for move in moves:
-            name = move.live.name
-            if not move.computed:
-                raise BlockError(f"request {name!r} has no tokens yet: allocate its prompt first")
-            self.granter.refuse_length(name, move.computed + 1)
+            self.granter.refuse_undecodable(move.live.name, move.computed)
         copies = self.granter.grant(moves)
         for move in moves:
             self.granter.start_run(move.live, move.computed)

@@ -69,7 +69,7 @@ class Granter:
         copies: list[BlockCopy] = []
         used = 0
         for live, changes in plans:
-            live.forked = False
+            live.forked, live.drafted = False, 0
             for g, change in enumerate(changes):
                 copies += self._enter(g, live.row, change, fresh[used : used + change.num_new])
                 used += change.num_new
@@ -94,6 +94,11 @@ class Granter:
                 f"request {request!r}: {num_tokens} tokens are more than max_model_len "
                 f"{self.limits.max_model_len}"
             )
+
+    def refuse_undecodable(self, request: Hashable, computed: int) -> None:
+        if not computed:
+            raise BlockError(f"request {request!r} has no tokens yet: allocate its prompt first")
+        self.refuse_length(request, computed + 1)
 
     def start_run(self, live: LiveRequest, stored: int) -> None:
         """Prepare the decode steps from `stored` tokens on, once what they hold is granted."""

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from kvpipe.blocks.checks import Ids
 from kvpipe.blocks.decoding import Decoding
+from kvpipe.blocks.drafts import Drafts
 from kvpipe.blocks.errors import BlockError
 from kvpipe.blocks.granting import Granter, Move
 from kvpipe.blocks.hashing import PrefixChain, PrefixIdentity, token_bytes
@@ -69,12 +70,9 @@ class BlockManager:
         self._granter = Granter(self.pool, self.tables, limits, max_num_requests)
         self._seats = Seats(max_num_requests)
         self._slots = [GroupSlots(kv_sharing_fast_prefill) for _ in self.tables]
-        self._decoding = Decoding(
-            self._seats,
-            self._granter,
-            self.prefixes,
-            list(zip(self.tables, self._slots, strict=True)),
-        )
+        groups = list(zip(self.tables, self._slots, strict=True))
+        self._decoding = Decoding(self._seats, self._granter, self.prefixes, groups)
+        self._drafts = Drafts(self._seats, self._granter, self.prefixes, groups)
         self._shared = dict(shared_layers)
         self._fast_prefill = kv_sharing_fast_prefill
         self._group_of = self._layers_to_groups(config)
@@ -136,9 +134,9 @@ class BlockManager:
         num_lookahead_tokens: int = 0,
         token_ids: Tokens = (),
     ) -> tuple[BlockCopy, ...]:
-        """Room for the request's next num_new_tokens, and for num_lookahead_tokens draft tokens
-        that are not counted as stored. token_ids: tokens beyond those that are known already,
-        needed with prefix caching."""
+        """Room for the request's next num_new_tokens, and behind them for num_lookahead_tokens of a
+        drafter's own, which get no slots and are not counted as stored. token_ids: tokens beyond
+        those that are known already, needed with prefix caching."""
         live = self._seats.find(request)
         computed = int(self._seats.num_tokens[live.row])
         self._check_step(live, computed, num_new_tokens, num_lookahead_tokens, token_ids)
@@ -155,12 +153,25 @@ class BlockManager:
         return copies
 
     def append(
-        self, requests: Sequence[Hashable], token_ids: Sequence[int] | None = None
+        self,
+        requests: Sequence[Hashable],
+        token_ids: Sequence[int] | None = None,
+        num_draft_tokens: int = 0,
     ) -> tuple[BlockCopy, ...]:
         """One decode step: room for one more token of each request, for all or for none.
 
-        token_ids: the tokens, one a request; needed by requests that are cached by prefix."""
+        token_ids: the tokens, one a request; needed by requests that are cached by prefix.
+        num_draft_tokens: drafted tokens of each request that the same step computes; they get
+        slots right behind the request's own, and are stored only if they are accepted."""
+        if num_draft_tokens:
+            return self._drafts.step(requests, token_ids, num_draft_tokens)
         return self._decoding.step(requests, token_ids)
+
+    def accept(self, request: Hashable, num_accepted: int, token_ids: Sequence[int] = ()) -> None:
+        """The first num_accepted drafts of the request's last step are stored from now on; the rest
+        is rejected, as all are that are not accepted before the request's next grant. token_ids:
+        the accepted tokens; needed by a request that is cached by prefix."""
+        self._drafts.accept(request, num_accepted, token_ids)
 
     def fork(self, parent: Hashable, child: Hashable) -> None:
         """A second request with the same tokens: it shares the parent's blocks, and whichever of
@@ -171,7 +182,7 @@ class BlockManager:
         chain = source.chain.copy() if source.chain else None
         twin = LiveRequest(child, -1, source.limits, chain, list(source.pending), forked=True)
         self._seat(twin, computed)
-        source.forked = True
+        source.forked, source.drafted = True, 0
         for table in self.tables:
             held, at = self._content(table, source, computed)
             blocks = table.blocks(source.row, at)
@@ -200,6 +211,7 @@ class BlockManager:
             held, at = self._content(table, live, computed)
             saved.append((held, at, save(group, table.blocks(live.row, at))))
         self.free(request)
+        live.drafted = 0
         self._seats.swapped[request] = SwappedRequest(live, computed, tuple(saved))
 
     def swap_in(self, request: Hashable, restore: Callable[[int, Ids, Any], None]) -> None:
@@ -284,6 +296,12 @@ class BlockManager:
     def prefix_caching(self) -> bool:
         """Whether prefixes are cached: asked for, and possible in every group."""
         return self.prefixes.enabled
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Drafted tokens of one request and step that every group can take back."""
+        rooms = [table.draft_room(self.limits) for table in self.tables]
+        return min(rooms, default=self.limits.max_model_len)
 
     @property
     def granule(self) -> int:

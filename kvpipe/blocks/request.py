@@ -15,7 +15,8 @@ from kvpipe.specs.runs import Runs
 class LiveRequest:
     """A request with a row. limits: the manager's, with this request's encoder length. chain: keys
     of its tokens (None: not cached by prefix). pending: tokens not yet in the chain. forked: it may
-    be about to write into a block that another request reads."""
+    be about to write into a block that another request reads. drafted: tokens of its last grant
+    that may still be accepted."""
 
     name: Hashable
     row: int
@@ -23,6 +24,7 @@ class LiveRequest:
     chain: PrefixChain | None
     pending: list[int] = field(default_factory=list)
     forked: bool = False
+    drafted: int = 0
 
     @property
     def known_tokens(self) -> int:

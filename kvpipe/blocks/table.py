@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvpipe.blocks.decode import ADVANCE, DROP, POSITION, SIMPLE, TAKE, DecodePlan, DecodeStep
+from kvpipe.blocks.request import LiveRequest
 from kvpipe.cache.plan import KVCacheGroupSpec
 from kvpipe.specs.answers import held_at
 from kvpipe.specs.base import RequestLimits, cdiv
@@ -153,6 +154,43 @@ class GroupTable:
         missing = (blocks <= 0) | (index >= self.ids.shape[1])
         slots[missing | (offset % self.ranks != self.rank)] = -1
         return slots
+
+    # --- drafted tokens (see `drafts`) ----------------------------------------------------------
+    def draft_room(self, limits: RequestLimits) -> int:
+        """How many drafted tokens a step has room for: of states, the blocks held beside the one
+        that it ends in; otherwise as many as one likes."""
+        if not self.is_state:
+            return limits.max_model_len
+        (held,) = held_at(self.spec, 1, 1, limits)[-1:] or (range(1),)
+        return held.stop - 1 - self.spec.written(1, 1, limits).start // self.span
+
+    def draft_slots(self, live: LiveRequest, computed: int, num: int) -> npt.NDArray[np.int64]:
+        """[1 + num] where the token after `computed` and the num drafted after it are written; of a
+        state the block after each of them. -1: nowhere (a draft beyond max_model_len, too)."""
+        slots = np.full(1 + num, -1, np.int64)
+        if self.is_state:
+            index, offset = divmod(self.spec.written(computed, 1, live.limits).start, self.span)
+            blocks = self.ids[live.row, index : index + 1 + num].astype(np.int64)
+            found = np.where(blocks > 0, blocks * self.block_size + offset, -1)
+        else:
+            most = min(1 + num, live.limits.max_model_len - computed)
+            found = self.slots(live.row, self.spec.written(computed, most, live.limits))
+        slots[: len(found)] = found
+        return slots
+
+    def rewind(self, live: LiveRequest, stored: int, accepted: int) -> None:
+        """A state's row once `accepted` drafts after `stored` tokens stay: the running state at the
+        index of its last token, a boundary's that was passed at its own."""
+        ids, limits = self.ids[live.row], live.limits
+        first = self.spec.written(stored - 1, 1, limits).start // self.span
+        order = list(range(accepted + 1))  # which draft's state goes to first + i
+        homes: dict[int, int] = {}  # the last token of each index wins
+        for draft in order:
+            homes[self.spec.written(stored - 1 + draft, 1, limits).start // self.span] = draft
+        chosen = [draft for _, draft in sorted(homes.items())]
+        order = chosen + [draft for draft in order if draft not in chosen]
+        blocks = ids[first : first + len(order)].copy()
+        ids[first : first + len(order)] = blocks[order]
 
     def decode_plan(self, limits: RequestLimits) -> DecodePlan:
         if limits not in self._decode_plans:

@@ -17,7 +17,8 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.specs.stores import Stores
 
 Version = tuple[int, int, int]
-READ: tuple[Version, ...] = ((0, 17, 0), (0, 33, 0))  # planning was read and checked in these
+# Planning was read and checked in these: in two case by case, in 0.32.0 by starting it.
+READ: tuple[Version, ...] = ((0, 17, 0), (0, 32, 0), (0, 33, 0))
 NEWEST: Version = READ[-1]
 OLDEST: Version = (0, 6, 0)  # oldest release of which anything was seen: a log, an issue
 _PATTERN = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})(?:[.+-]?[a-z].{0,80})?")
@@ -206,6 +207,7 @@ RULES: tuple[Row, ...] = (
         "in the bound of 0.25.0, not in that of 0.26.0",
         certain=True,
     ),
+    Row(rule="holes", value="refused", source="no release that was read has such a cache"),
     Row(rule="merge_ignores", value=_MERGE_0_17, until=(0, 27, 0), source=_READ),
     Row(
         rule="merge_ignores",
@@ -294,6 +296,7 @@ RULES: tuple[Row, ...] = (
         certain=True,
     ),
     Row(rule="layers_per_group", value=None, source="every release decides it by its buckets"),
+    Row(rule="holes", value="refused", source="no release that was read has such a cache"),
     Row(rule="empty_rank", value="refused", source=_READ),
     Row(rule="window_conflict", value="refused", source=_READ),
     Row(rule="request_bound", value="max_blocks", source=_READ),

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.files.atomic import write_atomic
-from kvpipe.files.named import named
+from kvpipe.files.named import in_words, named
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 
@@ -88,6 +88,8 @@ def failure(error: Exception) -> Outcome:
     """What an exception means for the job's status and exit code."""
     if isinstance(error, KvpipeError):
         return Outcome(status=error.status, exit_code=error.exit_code, lines=tuple(error.lines()))
+    if isinstance(error, OSError):  # a full disk, a folder of others
+        return Outcome(status="failed", exit_code=3, lines=(in_words(error),))
     where = traceback.extract_tb(error.__traceback__)[-1]
     line = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
     return Outcome(status="failed", exit_code=3, lines=(" ".join(line.split()),))

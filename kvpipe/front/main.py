@@ -32,16 +32,21 @@ def main() -> None:
         with named("stdout"):
             sys.stdout.flush()
     except BrokenPipeError:  # `kvpipe | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _stdout_to_nowhere()
         code = 0
     except OSError as error:  # a full disk behind stdout or an output folder
         complain([in_words(error)])
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _stdout_to_nowhere()
         code = 3
     except KeyboardInterrupt:
         complain(["stopped by SIGINT"])
         code = 130
     sys.exit(code)
+
+
+def _stdout_to_nowhere() -> None:
+    """What is still buffered would fail again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -13,9 +13,16 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._values import Values
 from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry
 from kvpipe.models.config_file import ConfigFile
-from kvpipe.specs.base import DTYPE_BYTES
+from kvpipe.specs.base import DTYPE_BYTES, cdiv
 
-_MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+_MTP_KEYS = (
+    "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "num_mtp_modules",
+)  # fmt: skip
+# Types whose published files have no such key, and checkpoints that have such layers (vLLM:
+# model_executor/models/qwen3_next_mtp.py, qwen3_5_mtp.py).
+_MTP_WITHOUT_KEY = {"qwen3_next": 1, "qwen3_5_text": 1, "qwen3_5_moe_text": 1}
+
+RankParameters = Callable[[int, range, bool, bool], int]
 
 
 def with_draft(
@@ -43,9 +50,10 @@ def _renumbered(name: str, by: int) -> str:
 
 
 def _with_mtp(model: ModelGeometry, file: ConfigFile) -> ModelGeometry:
-    """A prediction layer stores what the model's last layer stores."""
+    """A prediction layer stores what the model's last layer with attention stores."""
     values = Values(file.text)
     count = next((n for key in _MTP_KEYS if (n := values.number(key, at_most=MAX_LAYERS))), 0)
+    count = count or _MTP_WITHOUT_KEY.get(file.model_type, 0)
     if not count:
         raise ConfigError(
             Problem(
@@ -55,15 +63,40 @@ def _with_mtp(model: ModelGeometry, file: ConfigFile) -> ModelGeometry:
                 "name a draft model, or leave model.draft=null",
             )
         )
-    last = [cache for cache in model.caches if cache.layer == model.num_layers - 1]
-    drafts = tuple(moved(cache, by) for by in range(1, count + 1) for cache in last)
-    note = f"{count} prediction layer(s) draft; their weights are not counted"
+    newest = max((c.layer for c in model.caches if c.spec != "mamba"), default=model.num_layers - 1)
+    last = [cache for cache in model.caches if cache.layer == newest]
+    to_the_end = model.num_layers - 1 - newest
+    drafts = tuple(moved(cache, by + to_the_end) for by in range(1, count + 1) for cache in last)
+    weights = _mtp_parameters(model, newest) * count
+    note = f"{count} prediction layer(s) draft"
+    note += f", {weights:,} parameters" if weights else "; their weights are not counted"
+    counted = model.parameter_count
     return replace(
         model,
         num_layers=model.num_layers + count,
         num_draft_layers=count,
         caches=model.caches + drafts,
+        parameter_count=counted + weights if counted and weights else counted,
+        rank_parameters=_with_last_stage(model.rank_parameters, weights),
         notes=(*model.notes, note),
+    )
+
+
+def _mtp_parameters(model: ModelGeometry, layer: int) -> int:
+    """A layer like `layer`, a projection of the two hidden states that it reads, three norms.
+    0 where the weights are not known one by one, or headers counted them already."""
+    if model.rank_parameters is None or "headers" in model.source:
+        return 0
+    own = model.rank_parameters(1, range(layer, layer + 1), False, False)
+    return own + 2 * model.hidden_size**2 + 3 * model.hidden_size
+
+
+def _with_last_stage(own: RankParameters | None, weights: int) -> RankParameters | None:
+    """The prediction layers lie on the last stage, split as evenly as its others."""
+    if own is None:
+        return None
+    return lambda tp, stage, first, last: (
+        own(tp, stage, first, last) + (cdiv(weights, tp) if last else 0)
     )
 
 

@@ -50,6 +50,7 @@ class ModelGeometry:
     parameter_count: int | None = None
     weight_bytes: int | None = None
     encoder_tokens: int = 0
+    kv_dtype: str | None = None  # of the KV cache, where the checkpoint declares one
     adapter_bytes: int = 0  # of a LoRA that lies beside the model, as stored
     max_loras: int = 0  # such adapters on the device at once
     num_draft_layers: int = 0  # the last layers, of a model that drafts tokens for this one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EFBIG
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from kvpipe.models.families.classes import facts_of, generating_type
 # Where files of several parts keep the language model.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "decoder", "thinker_config")
 DTYPES = {"float16", "bfloat16", "float32"}
+QUANTIZATION_FILE = "hf_quant_config.json"
 _LONGEST_FILE = 64 * 2**20  # bytes; published ones have a few thousand
 
 
@@ -85,9 +86,23 @@ def open_config(path: str) -> ConfigFile:
         if not file.is_file():
             raise ConfigError(Problem("model.path", expected, f"'{path}'"))
         name = file.parent.resolve().name if file.name == "config.json" else file.stem
+        beside = file.with_name(QUANTIZATION_FILE)
+        is_beside = file.name == "config.json" and beside.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, no such user
         raise ConfigError(Problem("model.path", expected, f"'{path}' ({reason(error)})")) from error
-    return parse_config(file, str(file), name, file.parent)
+    found = parse_config(file, str(file), name, file.parent)
+    return with_quantization(found, _parsed(beside, str(beside))) if is_beside else found
+
+
+def with_quantization(file: ConfigFile, raw: Any) -> ConfigFile:
+    """What older ModelOpt writes in a file of its own, as newer ones write it in config.json."""
+    inside = raw.get("quantization") if isinstance(raw, dict) else None
+    if not isinstance(inside, dict) or file.quantization is not None:
+        return file
+    quantization = {"quant_method": "modelopt", **inside}
+    merged = {**file.raw, "quantization_config": quantization}
+    text = merged if file.text is file.raw else file.text
+    return replace(file, raw=merged, text=text)
 
 
 def is_path(word: str) -> bool:

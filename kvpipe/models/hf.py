@@ -17,6 +17,7 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._draft import with_draft
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import ConfigFile, is_path, open_config, parse_config
+from kvpipe.models.draft_files import read_draft
 from kvpipe.models.gguf.model import is_gguf, read_gguf
 from kvpipe.models.hub import fetch_config, fetch_tensor_table
 from kvpipe.models.reading import read_geometry
@@ -95,9 +96,13 @@ class HuggingFace:
     def _draft(self, place: str) -> ModelGeometry:
         """The draft model, from a path if there is one of that name, else from a repository."""
         where = {"path": place, "repo": None} if is_path(place) else {"path": None, "repo": place}
-        options = self.options.model_copy(update={**where, "draft": None})
+        options = self.options.model_copy(update={**where, "draft": None, "probe": False})
         try:
-            return HuggingFace(options).read()
+            reader = HuggingFace(options)
+            if where["path"] is not None and is_gguf(place):
+                return reader.read()
+            file, stored = reader._open()
+            return with_stored(read_draft(file), file, stored)
         except ConfigError as error:
             raise ConfigError([_of_draft(problem) for problem in error.problems]) from error
 
@@ -111,6 +116,8 @@ def stored_beside(folder: Path) -> Stored:
 
 def _of_draft(problem: Problem) -> Problem:
     key = re.sub(r"^model\.(path|repo)", "model.draft", problem.key)
+    if not key.startswith("model."):
+        key = f"model.draft ({key})"
     return replace(problem, key=key)
 
 

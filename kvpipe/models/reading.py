@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
@@ -13,6 +14,7 @@ from kvpipe.models.families import families
 from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
 from kvpipe.models.families.classes import class_facts
+from kvpipe.models.kv_dtype import declared_kv_dtype
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
 from kvpipe.specs.base import DTYPE_BYTES
 
@@ -32,6 +34,12 @@ def family_of(file: ConfigFile) -> Family:
         raise ConfigError([*_unknown_type(file).problems, *error.problems]) from error
 
 
+def _with_tie_of_whole(file: ConfigFile) -> Mapping[str, Any]:
+    """Of a file of parts, the whole says whether the head is the embedding, where it says so."""
+    key = "tie_word_embeddings"
+    return {**file.text, key: file.raw[key]} if file.is_nested and key in file.raw else file.text
+
+
 def _unknown_type(file: ConfigFile) -> ConfigError:
     got = f"'{file.model_type}'" if file.text.get("model_type") else "none"
     knob = f"{PROBE_HINT}; {did_you_mean(file.model_type, families())}"
@@ -42,7 +50,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
     """The geometry of a file of a known family, or of one whose keys say all."""
     family = family_of(file)
     by_keys = file.model_type not in families()
-    config = family.config(file.text)
+    config = family.config(_with_tie_of_whole(file))
     _check_values(config, family)
     caches = tuple(family.caches(config))
     _check_generates(file, caches)
@@ -65,6 +73,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         expert_size=_expert_size(config),
         ssm_dtype=file.ssm_dtype or family.ssm_dtype,
         state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
+        kv_dtype=declared_kv_dtype(file.quantization),
         source=LABEL if by_keys else "config.json",
         notes=tuple([*_notes(file, weight_bytes), *(_unknown_keys(file) if by_keys else [])]),
         rank_parameters=None if weights is None else _by_rank(weights),

@@ -20,7 +20,7 @@ from typing import Any
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.plain_yaml import load_yaml
 
-_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)\Z")
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})\Z")
 _FRACTION = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+\Z")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*\Z")
 _NUMBER_LIKE = re.compile(r"[0-9_.eE+-]*\Z|[-+]?(inf|nan)\Z", re.IGNORECASE)

@@ -70,6 +70,7 @@ def replay(
 ) -> ReplayResult:
     """Serve the requests, in order of arrival, with at most max_num_seqs together."""
     manager = _manager(plan, min(max_num_seqs, len(requests)), prefix_caching)
+    _refuse_drafts(manager)
     counts = Counts()
     arrivals = _admissible(requests, plan.limits.max_model_len, counts)
     ledger = Ledger(manager, plan.capacity)
@@ -116,6 +117,20 @@ def _manager(plan: Plan, max_num_seqs: int, prefix_caching: bool) -> BlockManage
                 "lower cache.kv_cache_memory_bytes, or raise cache.block_size",
             )
         ) from error
+
+
+def _refuse_drafts(manager: BlockManager) -> None:
+    """ConfigError where drafted tokens cannot be taken back."""
+    asked, room = manager.limits.num_lookahead_tokens, manager.max_draft_tokens
+    if asked > room:
+        raise ConfigError(
+            Problem(
+                "scheduler.num_speculative_tokens",
+                f"at most {room}, to be taken back when they are rejected",
+                str(asked),
+                "set cache.mamba_cache_mode=align",
+            )
+        )
 
 
 def _admissible(

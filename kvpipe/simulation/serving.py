@@ -1,14 +1,16 @@
 """A simulated engine: continuous batching over the block manager, one step at a time.
 
-A step gives every decoding request a token, then the rest of max_num_batched_tokens to prompts,
-oldest first. When the pool runs dry the youngest request is preempted: its blocks are freed and it
-waits again, at the front, to be computed anew. Time is counted, not measured.
+A step gives every decoding request a token (and those that are drafted after it), then the rest of
+max_num_batched_tokens to prompts, oldest first. When the pool runs dry the youngest request is
+preempted: its blocks are freed and it waits again, at the front, to be computed anew. Time is
+counted, not measured.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from random import Random
 
 from kvpipe.blocks import BlockManager, OutOfBlocks
 from kvpipe.simulation.ledger import Ledger
@@ -41,6 +43,8 @@ class Counts:
     stored_tokens: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     prefix_blocks: int = 0
     hit_prefix_blocks: int = 0
 
@@ -57,6 +61,7 @@ class Serving:
     ran_dry: RanDry | None = None
     now: float = 0.0
     _admission_blocked: bool = False
+    _random: Random = field(default_factory=lambda: Random(0))  # a replay repeats itself
 
     def serve(self, arrivals: list[Traffic]) -> None:
         """Until every request is finished or turned away. arrivals: in order of arrival."""
@@ -89,11 +94,13 @@ class Serving:
 
     # --- the three kinds of work -------------------------------------------------------------
     def _decode(self, budget: int) -> int:
-        """One token for each decoding request, as many as the budget allows."""
-        while batch := [item for item in self.running if item.decoding][:budget]:
+        """One token for each decoding request, and the drafted ones after it, as many requests as
+        the budget allows."""
+        drafts = min(self.manager.limits.num_lookahead_tokens, max(0, budget - 1))
+        while batch := [i for i in self.running if i.decoding][: budget // (1 + drafts)]:
             names = [item.number for item in batch]
             try:
-                self.manager.append(names, [own_token(number) for number in names])
+                self.manager.append(names, [own_token(number) for number in names], drafts)
             except OutOfBlocks as error:
                 self._note_dry(error)
                 self._preempt()
@@ -102,8 +109,25 @@ class Serving:
                 item.stored += 1
                 item.done += 1
             self.counts.stored_tokens += len(batch)
-            return len(batch)
+            if drafts:
+                self._accept(batch, drafts)
+            return len(batch) * (1 + drafts)
         return 0
+
+    def _accept(self, batch: list[Traffic], drafts: int) -> None:
+        """Drafted tokens in order, each by chance, until one is rejected or the answer is whole."""
+        rate, random = self.options.acceptance_rate, self._random.random
+        for item in batch:
+            most = min(drafts, item.target - item.stored)
+            accepted = 0
+            while accepted < most and random() < rate:
+                accepted += 1
+            self.manager.accept(item.number, accepted, [own_token(item.number)] * accepted)
+            item.stored += accepted
+            item.done += accepted
+            self.counts.stored_tokens += accepted
+            self.counts.drafted_tokens += drafts
+            self.counts.accepted_tokens += accepted
 
     def _prefill(self, budget: int) -> int:
         """The next chunk of prompts that are partly stored."""

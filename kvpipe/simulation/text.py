@@ -47,6 +47,13 @@ def _facts(result: ReplayResult, heading: str) -> Iterator[tuple[str, str]]:
     )
     if result.points:
         yield "over time", _sparkline(result)
+    if drafted := result.counts.drafted_tokens:
+        accepted = result.counts.accepted_tokens
+        yield (
+            "drafts",
+            f"{accepted:,} of {count(drafted, 'drafted token')} accepted "
+            f"({_percent(accepted, drafted)}; trace.acceptance_rate)",
+        )
     yield "pool", _pool(result)
     yield "prefix", _hits(result)
     yield "ran dry", _dry(result)

@@ -78,6 +78,17 @@ class StateArray:
         return cls(name=name, shape=shape, dtype=dtype_of("state", fields, default))
 
 
+def with_drafts(states: tuple[StateArray, ...], num_tokens: int) -> tuple[StateArray, ...]:
+    """Drafted tokens are convolved before they are accepted: a column more for each (vLLM:
+    model_executor/layers/mamba/mamba_utils.py; Mamba 1 keeps its own)."""
+    return tuple(
+        replace(state, shape=(*state.shape[:-1], state.shape[-1] + num_tokens))
+        if state.name.startswith("conv")
+        else state
+        for state in states
+    )
+
+
 def with_groups(states: tuple[StateArray, ...], num_groups: int) -> tuple[StateArray, ...]:
     """Mamba 2: the rows of the convolution (first state) beyond the heads * head_size channels of
     the SSM state (last state) are B and C of num_groups groups."""
@@ -126,6 +137,8 @@ class MambaSpec(KVCacheSpec):
         check_fields(cls.kind, geometry, ("states",), ("mamba_type", "num_groups"))
         described = listed(cls.kind, geometry, "states", at_most=MOST_STATES)
         states = tuple(StateArray.from_geometry(fields, context) for fields in described)
+        if geometry.get("mamba_type", "mamba1") != "mamba1":
+            states = with_drafts(states, context.num_speculative_blocks)
         if geometry.get("num_groups") is not None:
             states = with_groups(states, count(cls.kind, geometry, "num_groups"))
         return cls(

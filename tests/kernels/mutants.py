@@ -20,13 +20,14 @@ SUITES = (
     "test_kernels_bounds.py",
     "test_kernels_fp8.py",
     "test_cupy_backend.py",
+    "test_kernels_attention.py",
     "test_kernels_against_torch.py",
 )
 CU, SHIM = "backends/kernels/kv_cache.cu", "backends/kernels/host_shim.h"
 WRITE = "backends/write.py"
 GATHER, PAGES, LAUNCH = "backends/gather.py", "backends/_pages.py", "backends/_launch.py"
 ERRORS, LAUNCHER, SLOTS = "backends/_errors.py", "backends/_launcher.py", "backends/_slots.py"
-CUPY = "backends/cupy_.py"
+CUPY, ATTENTION = "backends/cupy_.py", "backends/attention.py"
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,20 @@ MUTANTS = (
     _("heads are one row though new rows split them", WRITE, "(head == width * itemsize and head_stride == width * stored)", "head_stride == width * stored"),
     _("the number of V rows is not checked", WRITE, "v.numel() != num_tokens * self._v_elements or ", ""),
     _("blocks are one row though padded", GATHER, "or token != rows.row * DTYPE_BYTES[view.dtype]", ""),
-    _("heads are one row in gather though split", GATHER, "if heads == 1 or head == row * DTYPE_BYTES[view.dtype]:", "if True:"),
+    _("heads are one row in gather though split", GATHER, "if rows.heads > 1 and rows.strides[2] == rows.row * DTYPE_BYTES[view.dtype]:", "if rows.heads > 1:"),
+    _("heads apart start at the first token", GATHER, "at, table, first, first + num_tokens", "at, table, 0, num_tokens"),
+    _("heads apart keep the last strides", GATHER, "words[1], words[2] = row, num_tokens * row", "pass"),
+    _("attention sees the token before the first", CU, "u32 from = start < first ? (u32)(first - start) : 0u;", "u32 from = start < first ? (u32)(first - start) - 1u : 0u;"),
+    _("attention sees the token after the last", CU, "u32 upto = end - start < (i64)paged.block_size ? (u32)(end - start) :", "u32 upto = end - start < (i64)paged.block_size ? (u32)(end - start) + 1u :"),
+    _("attention reads blocks that are not held", CU, "    if (held < 0) return 0;\n", ""),
+    _("attention reads blocks past the end", CU, "if (block >= paged.num_blocks) {", "if (block > paged.num_blocks) {"),
+    _("attention forgets what it added before a larger score", CU, "        total *= shrink;\n", ""),
+    _("attention does not shrink earlier sums", CU, "for (u32 j = 0; j < WIDTH; ++j) sums[j] *= shrink;", ""),
+    _("splits are added as they are", CU, "total += part[s * step + size + 1u] * exp2_negative(part[s * step + size] - most);", "total += part[s * step + size + 1u];"),
+    _("query heads read the wrong KV head", CU, "i64 line = ((i64)request * num_heads + head) * group + g;", "i64 line = ((i64)request * num_heads + head) * group;"),
+    _("attention takes V's scale for K", ATTENTION, "scaling * _LOG2_E * of_k, of_v", "scaling * _LOG2_E * of_v, of_k"),
+    _("attention scales what is not fp8", ATTENTION, "scales if k.dtype in FP8_MAX else (1.0, 1.0)", "scales"),
+    _("attention loads vectors wherever they lie", ATTENTION, "wide = gcd(cache, block, token, head)", "wide = gcd(0)"),
     _("pages are folded though padded", PAGES, "if heads == 1 and (outer == 1 or outer_stride == row):", "if heads == 1:"),
     _("pages fold heads though split", PAGES, "if heads == 1 or head_stride == row:", "if True:"),
     _("the staging tensor's address does not matter", PAGES, "gcd(self.width, address)", "gcd(self.width, 0)"),
@@ -139,7 +153,7 @@ def killer(mutant: Mutant) -> str:
         assert mutant.old in text, f"{mutant.name}: {mutant.file} no longer says {mutant.old!r}"
         target.write_text(text.replace(mutant.old, mutant.new))
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--no-header",
+            [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-rfE", "--no-header",
              "-p", "no:cacheprovider", *(str(HERE / suite) for suite in SUITES)],
             cwd=folder, capture_output=True, text=True, check=False,
             env={**os.environ, "PYTHONPATH": folder, "XDG_CACHE_HOME": folder, "CXXFLAGS": "-O1"},

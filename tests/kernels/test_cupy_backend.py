@@ -184,6 +184,22 @@ def test_numbers_are_quantised_one_by_one_where_rows_are_misaligned(machine, shi
     assert machine.launches[-1][0] == f"kv_write_bfloat16_fp8_e4m3_v{lanes}"
 
 
+@pytest.mark.parametrize(("offset", "width"), [(0, 8), (16, 8), (2, 1), (8, 1)])
+def test_attention_loads_vectors_only_where_every_row_is_aligned(machine, offset, width):
+    backend = backend_on(machine)
+    buffer = backend.adopt(torch.zeros(32768, dtype=torch.uint8))
+    view = ArrayView(
+        layer="l", array="k", buffer=0, dtype="bfloat16", per_token=True, offset=offset,
+        shape=(4, 4, 2, 64), strides=(1024, 256, 128, 2),
+    )  # fmt: skip
+    table, spans = torch.tensor([[1]], dtype=torch.int32), torch.tensor([[0, 4]])
+    target = (buffer, view)
+    backend.attend(target, target, torch.ones(1, 4, 64), table, spans, 4, 0.125)
+    names = [name for name, _, _ in machine.launches[-3:]]
+    of = f"bfloat16_v{width}"
+    assert names == [f"kv_scores_{of}", f"kv_values_{of}", "kv_combine"]
+
+
 def test_an_unaligned_staging_tensor_is_unpacked_in_narrow_vectors(machine):
     backend = backend_on(machine)
     buffer = backend.adopt(torch.zeros(4, 16, 2, 64, dtype=torch.bfloat16))

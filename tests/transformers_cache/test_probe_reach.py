@@ -135,6 +135,7 @@ def test_fp8_weights_have_the_bytes_that_the_reader_counts() -> None:
     assert by_probe.weight_bytes < 2 * by_probe.parameter_count
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -188,33 +189,33 @@ def test_latent_rows_that_an_engine_expands_are_counted_expanded() -> None:
     assert (cache.spec, dict(cache.fields)) == ("full", {"num_kv_heads": 4, "head_size": 16})
 
 
-def generating_types() -> list[str]:
-    try:
-        from transformers.models.auto import modeling_auto as auto
-    except ImportError:
-        return []
-    kinds = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ")
-    encoders = set(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
-    found = {name for k in kinds for name in getattr(auto, f"MODEL_FOR_{k}_MAPPING_NAMES")}
-    return sorted(found - encoders)
-
-
 @pytest.mark.nightly
-@pytest.mark.parametrize("model_type", generating_types())
-def test_no_type_that_generates_is_said_to_keep_no_cache(model_type: str) -> None:
+def test_no_type_that_generates_is_said_to_keep_no_cache() -> None:
+    """All 300 default configs, each read or refused by name."""
+    wrong = [name for name in sorted(generating_types()) if _is_wrong(name)]
+    assert wrong == []
+
+
+def generating_types() -> set[str]:
+    from transformers.models.auto import modeling_auto as auto
+
+    kinds = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ")
+    found = {name for k in kinds for name in getattr(auto, f"MODEL_FOR_{k}_MAPPING_NAMES")}
+    return found - set(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+
+
+def _is_wrong(model_type: str) -> bool:
     from transformers import CONFIG_MAPPING
 
     try:
         raw = {**written(CONFIG_MAPPING[model_type]()), "model_type": model_type}
-    except Exception as error:
-        pytest.skip(f"no default config: {type(error).__name__}")
+    except Exception:  # a class without a default
+        return False
     try:
-        model = probe(file_of(raw))
+        specs = {cache.spec for cache in probe(file_of(raw)).caches}
     except ConfigError as error:
-        assert all(problem.key.startswith("model.probe") for problem in error.problems)
-    else:
-        assert {cache.spec for cache in model.caches} > set()
-        assert "encoder_only" not in {cache.spec for cache in model.caches}
+        return not all(problem.key.startswith("model.probe") for problem in error.problems)
+    return not specs or "encoder_only" in specs
 
 
 def test_an_encoder_is_one_by_its_architecture() -> None:

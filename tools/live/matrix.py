@@ -100,11 +100,14 @@ def compared(name: str, kept: Json) -> Iterator[Json]:
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     vllms = [name for name in ENVIRONMENTS if name.startswith("vllm")]
-    parser.add_argument("engines", nargs="*", choices=vllms)
+    parser.add_argument("engines", nargs="*", metavar="ENGINE", help=", ".join(vllms))
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--missing", action="store_true", help="cases without a kept answer")
     parser.add_argument("--page", action="store_true", help="write the page from kept answers")
     asked = parser.parse_args(argv)
+    if unknown := [name for name in asked.engines if name not in vllms]:
+        print(f"engine: expected one of {', '.join(vllms)}, got {', '.join(unknown)}")
+        return 2
     if command := missing(asked.engines):
         print(f"make the environment first: {command}")
         return 2
@@ -125,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
             if asked.only in record["case"]:
                 print(f"{name}: {record['case']}: {'; '.join(record['differences']) or 'equal'}")
     if asked.page or not asked.only:
-        write_page(ROOT / "docs" / "live.md", records)
+        write_page(ROOT / "docs" / "live.md", records, len(list(cases())))
     return 0
 
 

@@ -818,12 +818,12 @@ static __device__ __forceinline__ float largest(const float* scores, u32 from, u
 template <class Cached, int WIDTH>
 static __device__ __forceinline__ void attend_split(float* to, u32 length, u32 lane, const float* scores, i64 begin,
                                                     i64 end, i64 first, const Paged& paged, u32 request, u32 head) {
-    typedef typename Cached::raw Raw;
     float most = NEGATIVE_INFINITY, total = 0.0f;
 #ifdef KV_HOST_FAST
     (void)lane;
     for (u32 d = 0; d < length * WIDTH; ++d) to[d] = 0.0f;
 #else
+    typedef typename Cached::raw Raw;
     float sums[WIDTH];
     for (u32 j = 0; j < WIDTH; ++j) sums[j] = 0.0f;
 #endif

@@ -13,6 +13,7 @@ from typing import Any
 from kvpipe.errors import SpecError
 from kvpipe.integrations.vllm.settings import LeftAlone
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
+from kvpipe.specs.bounds import Bound
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.mamba import MambaSpec, StateArray
@@ -119,7 +120,7 @@ _KINDS: Mapping[str, _Kind] = {
     "FullAttentionSpec": _Kind(
         taken=(*_ATTENTION, *_WINDOWS),
         make=lambda spec: FullAttentionSpec(
-            **_attention(spec), **{name: getattr(spec, name) for name in _WINDOWS}
+            **_attention(spec), remembers=Bound(**{n: getattr(spec, n) for n in _WINDOWS})
         ),
     ),
     "SlidingWindowSpec": _Kind(

@@ -38,7 +38,7 @@ _HARMLESS = re.compile(
     r"|mlp_only_layers|mlp_layer_types|layer_norm.*|norm_.*|n_group|topk_group|num_nextn.*"
     r"|add_cross_attention|is_decoder|is_encoder_decoder|cross_attention_hidden_size"
     r"|partial_rotary_factor|rope_.*|rotary_.*|no_rope_layers?.*|vocab.*|(vision|audio)_.*"
-    r"|(encoder|decoder)_no_repeat_ngram_size|decoder_start_token_id|tie_.*|use_cache"
+    r"|id2label|label2id|return_dict|(encoder|decoder)_no_repeat_ngram_size|decoder_start_token_id|tie_.*|use_cache"
     r"|output_(hidden_states|attentions)|pruned_heads|problem_type|transformers_version|hidden_act"
     r"|(qk|q|k|v|qkv|mlp|o|attention|attn|use)_?(bias|norm|layernorm|qk_norm|clip)"
 )
@@ -145,6 +145,9 @@ def _kinds(config: Config) -> list[Problem]:
     ]
 
 
+_OF_LATENTS = {"v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim", "q_lora_rank"}
+
+
 def _foreign(text: Mapping[str, Any]) -> list[Problem]:
     """Keys that may mean another kind of cache."""
     return [
@@ -152,10 +155,9 @@ def _foreign(text: Mapping[str, Any]) -> list[Problem]:
             printable(key), "no key that may change what is stored", printable(repr(value))[:40]
         )
         for key, value in text.items()
-        if key not in _READ
-        and not _HARMLESS.fullmatch(key)
-        and _SMELLS.search(key)
-        and value not in (None, False, [], {}, "")
+        if (key in _OF_LATENTS and not text.get("kv_lora_rank"))
+        or (key not in _READ and not _HARMLESS.fullmatch(key) and _SMELLS.search(key))
+        if value not in (None, False, [], {}, "")
     ]
 
 

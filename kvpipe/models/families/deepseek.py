@@ -13,7 +13,7 @@ from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, Weight, unreadable
 from kvpipe.models.families.caches import attention_caches
 from kvpipe.models.families.experts import dense_then_experts
-from kvpipe.models.families.weights import decoder, linear, norm, norms
+from kvpipe.models.families.weights import attention, decoder, linear, norm, norms
 
 
 # --- caches ----------------------------------------------------------------------------------
@@ -26,6 +26,15 @@ def latent_cache(config: Config, layer: int, name: str = "self_attn.attn") -> Ca
 
 def latent_caches(config: Config) -> list[CacheGeometry]:
     return [latent_cache(config, i) for i in range(config.num_layers)]
+
+
+def latent_or_plain_caches(config: Config) -> list[CacheGeometry]:
+    """The language part of DeepSeek-VL2-tiny and DeepSeek-OCR is a DeepSeek-V2 with plain K/V
+    (use_mla false; vllm/model_executor/models/deepseek_v2.py)."""
+    if config.flag("use_mla", True):
+        return latent_caches(config)
+    size = config.hidden_size // config.num_heads
+    return attention_caches(config.having(head_dim=size))
 
 
 def twice_latent_caches(config: Config) -> list[CacheGeometry]:
@@ -172,6 +181,17 @@ def deepseek_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
+def latent_or_plain_block(config: Config, layer: int) -> list[Weight]:
+    if config.flag("use_mla", True):
+        return deepseek_block(config, layer)
+    sized = config.having(head_dim=config.hidden_size // config.num_heads)
+    return [
+        *attention(sized, layer, bias=config.flag("attention_bias")),
+        *dense_then_experts(config, layer),
+        *norms(config, layer),
+    ]
+
+
 def axk1_block(config: Config, layer: int) -> list[Weight]:
     """A norm more after experts."""
     weights = deepseek_block(config, layer)
@@ -233,7 +253,9 @@ indexed = partial(decoder, block=indexed_block)
 OTHERS = "mistral4 sarvam_mla youtu"
 
 FAMILIES = {
-    "deepseek_v2": Family(caches=latent_caches, weights=latent),
+    "deepseek_v2": Family(
+        caches=latent_or_plain_caches, weights=partial(decoder, block=latent_or_plain_block)
+    ),
     "deepseek_v3": Family(caches=latent_caches, weights=latent),
     **{name: Family(caches=latent_caches, weights=latent) for name in OTHERS.split()},
     "glm4_moe_lite": Family(

@@ -249,6 +249,14 @@ _OWN_CACHES = {
     "unlimited_ocr_text": unbounded_caches,
 }
 _ALIASES = {"dbrx": {"num_key_value_heads": "attn_config.kv_n_heads"}}
+# Of sections inside the file, which the table of classes does not open.
+_DEFAULTS = {
+    "dbrx": {
+        "attn_config.kv_n_heads": 1,
+        "ffn_config.moe_num_experts": 4,
+        "ffn_config.ffn_hidden_size": 3584,
+    }
+}
 
 
 def _row(name: str, block: Block, *, norm_bias: bool = False, bare: bool = False) -> Family:
@@ -257,6 +265,7 @@ def _row(name: str, block: Block, *, norm_bias: bool = False, bare: bool = False
         caches=_OWN_CACHES.get(name, standard_caches),
         weights=weights or partial(decoder, block=block, norm_bias=norm_bias),
         aliases=_ALIASES.get(name, {}),
+        defaults=_DEFAULTS.get(name, {}),
     )
 
 

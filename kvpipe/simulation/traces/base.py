@@ -52,6 +52,8 @@ class TraceOptions(Section):
     max_requests: the first of them (null: all). arrivals: trace (at their times, divided by
     arrival_rate_scale) or at_once. A step takes step_seconds plus its new tokens divided by
     prefill_tokens_per_second: nominal figures, which set how long requests stay together.
+    acceptance_rate: chance of a drafted token (scheduler.num_speculative_tokens a step) to be
+    accepted where those before it are.
     """
 
     name: str
@@ -60,6 +62,7 @@ class TraceOptions(Section):
     arrival_rate_scale: Rate
     step_seconds: Rate
     prefill_tokens_per_second: Rate
+    acceptance_rate: Annotated[float, Field(ge=0, le=1)]
 
 
 class FileOptions(TraceOptions):

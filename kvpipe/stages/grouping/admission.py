@@ -36,11 +36,14 @@ class Admission:
         counted = groups[:1] if self.rules.admission == "first_group" else groups
         return list(Counter(group.spec for group in counted).items())
 
-    @property
+    @cached_property
     def usable(self) -> int:
         """Bytes that requests may hold: the null block is never handed out."""
-        null = self.pool.bytes_per_block if self.rules.reserves_null_block else 0
-        return self.memory - null
+        return self.memory - self.null_bytes
+
+    @cached_property
+    def null_bytes(self) -> int:
+        return self.pool.bytes_per_block if self.rules.reserves_null_block else 0
 
     def blocks(self, limits: RequestLimits) -> int:
         """Blocks of one request that the check counts."""
@@ -54,6 +57,10 @@ class Admission:
             return sum(spec.of_layer(name).max_memory_bytes(limits) for name in names)
         return self.blocks(limits) * self.pool.bytes_per_block
 
+    def needed_bytes(self, limits: RequestLimits) -> int:
+        """Memory with which the request is admitted, and one byte less not."""
+        return max(self.required_bytes(limits), 1) + self.null_bytes
+
     def fits(self, limits: RequestLimits) -> bool:
         return self.required_bytes(limits) <= self.usable
 
@@ -62,8 +69,14 @@ class Admission:
         needed = sum(group.spec.peak_blocks(limits) for group in self.pool.groups)
         return needed <= self.rules.usable_blocks(num_blocks)
 
+    def admits(self, limits: RequestLimits) -> bool:
+        """Whether an engine starts: it fits, and there is anything at all to hold requests."""
+        return self.usable > 0 and self.fits(limits)
+
     def longest(self, limits: RequestLimits) -> int | None:
         """The longest length up to max_model_len that fits; None if not even one token does."""
+        if self.usable <= 0:
+            return None
         return longest_length(lambda n: self.fits(limits.with_length(n)), limits.max_model_len)
 
 
@@ -86,11 +99,15 @@ def longest_length(fits: Callable[[int], bool], longest: int) -> int | None:
 
 def admit(ranks: Sequence[Admission], limits: RequestLimits, fit: bool) -> RequestLimits:
     """The limits, with max_model_len lowered under `fit`; DoesNotFit if a rank is too small."""
-    needed = tuple(rank.required_bytes(limits) for rank in ranks)
+    needed = tuple(rank.needed_bytes(limits) for rank in ranks)
     if fit:
         limits = _fitted(ranks, limits, needed)
-    for rank in ranks:
-        _check(rank, limits, needed, ranks)
+    failing = [rank for rank in ranks if not (_is_exempt(rank) or rank.admits(limits))]
+    if failing:
+        longest = longest_everywhere(ranks, limits)
+        none = (rank for rank in ranks if not _is_exempt(rank) and not rank.longest(limits))
+        worst = failing[0] if longest else next(none)
+        raise _too_small(worst, limits, needed, ranks, longest)
     return limits
 
 
@@ -104,16 +121,15 @@ def _fitted(
     return limits.with_length(min(n for n in lengths if n))
 
 
-def _check(
-    rank: Admission, limits: RequestLimits, needed: tuple[int, ...], ranks: Sequence[Admission]
-) -> None:
-    nothing = rank.pool.is_empty and rank.rules.empty_rank == "allowed"
-    if nothing or not rank.pool.groups:
-        return
-    if rank.usable <= 0:
-        raise _too_small(rank, limits, needed, ranks, None)
-    if not rank.fits(limits):
-        raise _too_small(rank, limits, needed, ranks, rank.longest(limits))
+def _is_exempt(rank: Admission) -> bool:
+    """A rank without a cache, where the engine lets it be."""
+    return not rank.pool.groups or (rank.pool.is_empty and rank.rules.empty_rank == "allowed")
+
+
+def longest_everywhere(ranks: Sequence[Admission], limits: RequestLimits) -> int | None:
+    """The longest length that every rank admits; None where some rank admits none."""
+    lengths = [rank.longest(limits) for rank in ranks if not _is_exempt(rank)]
+    return None if None in lengths else min((n for n in lengths if n), default=None)
 
 
 def _too_small(
@@ -123,21 +139,28 @@ def _too_small(
     ranks: Sequence[Admission],
     longest: int | None,
 ) -> DoesNotFit:
-    """What one request needs, what is there, the longest that fits, and what helps."""
-    decides = min(ranks, key=lambda each: each.longest(limits) or 0) if longest else rank
-    have = max(0, decides.usable)
-    fitting = have // (decides.pool.bytes_per_block or 1)
-    where = f" on rank {ranks.index(decides)}" if len(ranks) > 1 else ""
-    needed_text, have_text = _told_apart(decides.required_bytes(limits), have)
+    """What one request needs, what is there, the longest that fits, and what helps. The bytes
+    said are those to give: with the null block, where the engine keeps one."""
+    if longest:  # the rank that allows the shortest length decides
+        counted = [each for each in ranks if not _is_exempt(each)]
+        rank = min(counted, key=lambda each: each.longest(limits) or 0)
+    have = max(0, rank.memory)
+    page = rank.pool.bytes_per_block or 1
+    where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
+    blocks, null = rank.blocks(limits), ""
+    if rank.null_bytes:
+        blocks, null = blocks + 1, ", the null block included"
+    needed_text, have_text = _told_apart(rank.needed_bytes(limits), have)
     needs = (
         f"scheduler.max_model_len: one request of {count(limits.max_model_len, 'token')} needs "
-        f"{count(decides.blocks(limits), 'block')} ({needed_text}){where}, "
-        f"{fitting:,} {'fits' if fitting == 1 else 'fit'} ({have_text})."
+        f"{count(blocks, 'block')} ({needed_text}{null}){where}, "
+        f"{have // page:,} {'fits' if have // page == 1 else 'fit'} ({have_text})."
     )
     return DoesNotFit(
-        f"{needs} {_advice(decides, limits, ranks, longest)}",
+        f"{needs} {_advice(rank, limits, ranks, longest)}",
         needed_bytes=needed,
         available_bytes=tuple(each.memory for each in ranks),
+        null_block_bytes=tuple(each.null_bytes for each in ranks),
         longest_len=longest,
     )
 
@@ -166,14 +189,14 @@ def _advice(
 def longest_that_runs(ranks: Sequence[Admission], limits: RequestLimits) -> int | None:
     """The longest length that every rank admits and can hold; None where there is none. An engine
     may admit a length that it can never schedule."""
-    admitted = [each.longest(limits) for each in ranks]
-    if None in admitted:
+    admitted = longest_everywhere(ranks, limits)
+    if admitted is None:
         return None
     counts = [each.pool.num_blocks(each.memory) for each in ranks]
     common = min((n for n in counts if n is not None), default=0)
     return longest_length(
         lambda n: all(each.runs(limits.with_length(n), common) for each in ranks),
-        min(n for n in admitted if n),
+        admitted,
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
+from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
-from kvpipe.request.config import CacheConfig
+from kvpipe.request.config import CacheConfig, CacheDtype
 from kvpipe.stages.validation.base import ResolvedDevice
 
 
@@ -38,7 +40,9 @@ def resolve_dtypes(
                 knob="model.dtype=float32",
             )
         )
-    word = {"auto": served, "fp8": "fp8_e4m3"}.get(cache.cache_dtype, cache.cache_dtype)
+    notes += _declared(model, cache)
+    auto = model.kv_dtype or served
+    word = {"auto": auto, "fp8": "fp8_e4m3"}.get(cache.cache_dtype, cache.cache_dtype)
     kv = "uint8" if word == "fp8_ds_mla" else word
     conv = _state(cache.mamba_cache_dtype, model.conv_dtype, served)
     ssm = _state(cache.mamba_ssm_cache_dtype, model.ssm_dtype, conv)
@@ -50,6 +54,23 @@ def resolve_dtypes(
             )
         )
     return ResolvedDtypes(served=served, cache=word, kv=kv, conv=conv, ssm=ssm, notes=tuple(notes))
+
+
+def _declared(model: ModelGeometry, cache: CacheConfig) -> list[Note]:
+    """A checkpoint that was quantised with its cache says so, and engines follow it."""
+    if model.kv_dtype is None or cache.cache_dtype != "auto":
+        return []
+    if model.kv_dtype not in get_args(CacheDtype):
+        raise ConfigError(
+            Problem(
+                "cache.cache_dtype",
+                f"a dtype that kvpipe plans, where the checkpoint declares {model.kv_dtype}",
+                "auto",
+                "set it, for example cache.cache_dtype=fp8, and serve with the same",
+            )
+        )
+    text = f"the checkpoint declares a KV cache of {model.kv_dtype}, which engines take for auto"
+    return [Note(text=text, knob=f"cache.cache_dtype={model.file_dtype}")]
 
 
 def _sixteen_bits(device: ResolvedDevice) -> str:

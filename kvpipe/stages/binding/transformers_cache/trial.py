@@ -30,10 +30,12 @@ def choose_mode(model: Any, needs: Sequence[LayerNeeds], asked: str) -> Mode:
     """ConfigError where the model computes something else through a bound cache, or cannot be what
     is asked for."""
     trial = _Trial(model, needs)
-    no_padding = trial.gather_problem()
-    if asked == "gather":
-        return Mode(name=asked, no_padding=no_padding)
-    reason = trial.direct_problem(padded=not no_padding)
+    reason, no_padding = trial.cannot_run(), ""
+    if not reason:
+        no_padding = trial.gather_problem()
+        if asked == "gather":
+            return Mode(name=asked, no_padding=no_padding)
+        reason = trial.direct_problem(padded=not no_padding)
     if reason and asked == "direct":
         raise ConfigError(
             Problem("mode", "a model whose attention can read pages", reason, "mode=gather")
@@ -44,6 +46,16 @@ def choose_mode(model: Any, needs: Sequence[LayerNeeds], asked: str) -> Mode:
 class _Trial:
     def __init__(self, model: Any, needs: Sequence[LayerNeeds]) -> None:
         self.model, self.needs = model, needs
+        self._known: dict[tuple[str, bool], list[Any]] = {}
+
+    def cannot_run(self) -> str:
+        """Why the decoder cannot be tried alone ("" if it can): it may need what only the whole
+        model gives it."""
+        try:
+            self._outputs("own", padded=True)
+        except Exception as error:
+            return f"its decoder could not be tried alone ({_cause(error)})"
+        return ""
 
     def gather_problem(self) -> str:
         """Why padding cannot be ("" if it can); ConfigError where not even rows without can."""
@@ -88,21 +100,25 @@ class _Trial:
         """An encoder that shares its decoder's config takes the new attention function, too."""
         from kvpipe.models.probe.read import decoder_of
 
-        decoder = decoder_of(self.model)
         if not getattr(self.model.config, "is_encoder_decoder", False):
             return ""
-        encoder = self.model.get_encoder()
-        own = _encoded(self.model, encoder)
-        give_up = use_direct(decoder)
         try:
-            return _differ(own, _encoded(self.model, encoder), ROUNDED, "in its encoder")
+            own = _encoded(self.model)
+            give_up = use_direct(decoder_of(self.model))
+            try:
+                return _differ(own, _encoded(self.model), ROUNDED, "in its encoder")
+            finally:
+                give_up()
         except Exception as error:
             return f"its encoder does not run ({_cause(error)})"
-        finally:
-            give_up()
 
     def _outputs(self, mode: str, padded: bool) -> list[Any]:
         """Outputs of the real tokens of both passes; mode own is the model's own cache."""
+        if (mode, padded) not in self._known:
+            self._known[mode, padded] = self._run(mode, padded)
+        return self._known[mode, padded]
+
+    def _run(self, mode: str, padded: bool) -> list[Any]:
         from kvpipe.models.probe.read import decoder_of, empty_cache
 
         decoder = decoder_of(self.model)
@@ -144,13 +160,13 @@ class _Trial:
         return more
 
 
-def _encoded(model: Any, encoder: Any) -> list[Any]:
+def _encoded(model: Any) -> list[Any]:
     """The encoder's outputs for two rows, one padded on the right; of the tokens alone."""
     import torch
 
     inputs = random_inputs(model, list(PROMPTS), 0)
     with torch.no_grad():
-        out = encoder(**inputs)[0]
+        out = model.get_encoder()(**inputs)[0]
     return [out] if "input_features" in inputs else [out[0], out[1, : PROMPTS[1]]]
 
 
@@ -158,6 +174,7 @@ def _two_passes(decoder: Any, cache: Any, more: dict[str, Any], padded: bool) ->
     import torch
 
     width, device = max(PROMPTS), next(decoder.parameters()).device
+    takes_mask = "attention_mask" in inspect.signature(decoder.forward).parameters
     pads = width - PROMPTS[1] if padded else 0
     ids = torch.arange(2 * (width + 1), device=device).reshape(2, -1) % 7 + 1
     mask = torch.ones_like(ids)
@@ -165,10 +182,11 @@ def _two_passes(decoder: Any, cache: Any, more: dict[str, Any], padded: bool) ->
     found = []
     with torch.no_grad():
         for columns in (slice(0, width), slice(width, width + 1)):
+            seen = {"attention_mask": mask[:, : columns.stop]} if takes_mask else {}
             out = decoder(
                 input_ids=ids[:, columns],
-                attention_mask=mask[:, : columns.stop],
                 use_cache=True,
+                **seen,
                 **{cache_keyword(decoder): cache},
                 **more,
             )[0]

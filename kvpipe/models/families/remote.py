@@ -1,0 +1,91 @@
+"""Types whose classes come with their checkpoints: read from their published keys alone.
+
+Nothing supplies what such a file leaves out, so that a key it needs and has not is an error. The
+source of each is the engine's own reading of the file (vllm/model_executor/models/, 0.32).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.base import Config, Family, unreadable
+from kvpipe.models.families.blocks import Block
+from kvpipe.models.families.caches import attention_cache, attention_caches
+from kvpipe.models.families.llama import (
+    full_caches,
+    one_window_caches,
+    optional_window_caches,
+    qkv_biased,
+)
+from kvpipe.models.families.weights import decoder
+
+
+def all_heads_caches(config: Config) -> list[CacheGeometry]:
+    """Every query head has its own K and V, whatever a key says (baichuan.py)."""
+    return attention_caches(config.having(num_key_value_heads=config.num_heads))
+
+
+def chatglm_caches(config: Config) -> list[CacheGeometry]:
+    """chatglm.py: multi_query_group_num where queries are grouped, heads of kv_channels."""
+    grouped = config.flag("multi_query_attention")
+    heads = config.count("multi_query_group_num") if grouped else config.num_heads
+    own = config.having(num_key_value_heads=heads, head_dim=config.count("kv_channels"))
+    return attention_caches(own, prefix="transformer.encoder.layers")
+
+
+def grouped_caches(config: Config) -> list[CacheGeometry]:
+    """step1.py, step3_text.py: num_attention_groups are the K/V heads."""
+    return attention_caches(config.having(num_key_value_heads=config.count("num_attention_groups")))
+
+
+def searched_caches(config: Config) -> list[CacheGeometry]:
+    """nemotron_nas.py: block_configs says of each layer how many queries share a K/V head, or that
+    it has no attention."""
+    blocks = config.get("block_configs")
+    layers, heads = config.num_layers, config.num_heads
+    if not isinstance(blocks, list) or len(blocks) != layers:
+        raise unreadable("block_configs", f"{layers} blocks (num_hidden_layers)", type(blocks))
+    caches = []
+    for layer, block in enumerate(blocks):
+        own = Config({"block": block if isinstance(block, dict) else {}}).section("block")
+        attention = own.section("attention")
+        if attention.flag("no_op") or attention.flag("replace_with_linear"):
+            continue
+        group = attention.count("n_heads_in_group")
+        if heads % group:
+            raise attention.wrong("n_heads_in_group", f"a number that divides {heads}", group)
+        caches.append(attention_cache(config.having(num_key_value_heads=heads // group), layer))
+    return caches
+
+
+_CHATGLM = {
+    "num_hidden_layers": "num_layers",
+    "intermediate_size": "ffn_hidden_size",
+    "vocab_size": "padded_vocab_size",
+    "max_position_embeddings": "seq_length",
+}
+_TELECHAT = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+             "max_position_embeddings": "seq_length"}  # fmt: skip
+internlm = partial(decoder, block=Block(bias="bias"))
+_LLAMAS = "bailing_moe bailing_moe_v2 deepseek molmo orion solar"
+_QWENS = "dots_ocr Keye KeyeVL1_5 minicpmv minicpmo"
+
+FAMILIES = {
+    **{name: Family(caches=full_caches) for name in _LLAMAS.split()},
+    **{name: Family(caches=optional_window_caches) for name in _QWENS.split()},
+    "internlm": Family(caches=full_caches, weights=internlm),
+    "internlm2": Family(caches=full_caches, weights=internlm),
+    "minicpm": Family(caches=full_caches),
+    "mimo": Family(caches=optional_window_caches, weights=qkv_biased),
+    "phi3_v": Family(caches=one_window_caches),
+    "phi4mm": Family(caches=one_window_caches),
+    "baichuan": Family(
+        caches=all_heads_caches, aliases={"max_position_embeddings": "model_max_length"}
+    ),
+    "chatglm": Family(caches=chatglm_caches, aliases=_CHATGLM),
+    "telechat": Family(caches=full_caches, aliases=_TELECHAT),
+    "step1": Family(caches=grouped_caches),
+    "step3_text": Family(caches=grouped_caches),
+    "nemotron-nas": Family(caches=searched_caches),
+}

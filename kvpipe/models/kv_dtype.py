@@ -1,0 +1,33 @@
+"""The KV-cache dtype that a quantised checkpoint declares.
+
+compressed-tensors writes `kv_cache_scheme`, ModelOpt `kv_cache_quant_algo` or the same scheme,
+older ModelOpt in hf_quant_config.json. vLLM 0.17, 0.28 and 0.32 take it where the cache dtype is
+auto (model_executor/layers/attention/attention.py, utils/torch_utils.py), 0.17 whatever it is.
+"""
+
+from __future__ import annotations
+
+from kvpipe.models._values import Values, unreadable
+
+FP8, NVFP4 = "fp8_e4m3", "nvfp4"
+_ALGORITHMS = {"fp8": FP8, "fp8_e4m3": FP8, "nvfp4": NVFP4}
+_KNOB = "the checkpoint's own serving notes say what stores such a cache"
+
+
+def declared_kv_dtype(quantization: Values | None) -> str | None:
+    """None where nothing is declared; ConfigError for a scheme that no cache here stores."""
+    if quantization is None:
+        return None
+    algorithm = quantization.word("kv_cache_quant_algo").lower()
+    if algorithm:
+        if algorithm not in _ALGORITHMS:
+            raise quantization.wrong("kv_cache_quant_algo", "FP8 or NVFP4", algorithm)
+        return _ALGORITHMS[algorithm]
+    scheme = quantization.section("kv_cache_scheme")
+    if not scheme.raw:
+        return None
+    bits, kind = scheme.number("num_bits"), scheme.word("type")
+    if (bits, kind) != (8, "float"):
+        name = scheme.where.rstrip(".")
+        raise unreadable(name, "8 bits of type float", f"{bits} of type '{kind}'", _KNOB)
+    return FP8

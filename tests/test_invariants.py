@@ -1,0 +1,79 @@
+"""What holds for every request, on thousands of them; what breaks is made small first.
+
+A failure prints the smallest settings that still break: put them into `ONCE_BROKEN`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from fuzz.invariants import ALL, CHEAP, broken
+from fuzz.minimise import shortest, smallest
+from fuzz.requests import at_random, planned
+
+MOVES = 20  # memories and lengths that are tried of each request: making one ready takes longer
+
+ONCE_BROKEN = [
+    # the null block was taken off what is there, not added to what is needed
+    {"model": "phi3_mini", "cache.cache_dtype": "fp8_e5m2", "memory": 25_165_824, "length": 113},
+    # longest_len was the first rank's
+    {
+        "model": "command_r",
+        "parallel.pipeline_parallel_size": 3,
+        "cache.block_size": 48,
+        "memory": 1_160_460_221,
+        "length": 8192,
+    },
+    # a window's peak counted a block that nothing can be in
+    {
+        "model": "mistral_7b",
+        "attention": "sliding",
+        "cache.sliding_window": 1000,
+        "memory": 98_673_075,
+        "length": 17,
+    },
+    # no blocks at all are needed, and a byte of memory is
+    {"model": "longformer", "memory": 1},
+]
+
+
+def assert_holds(seed: Random, requests: int, invariants: tuple) -> Counter:
+    """Every invariant on so many requests, each MOVES times; how many fit, do not, are wrong."""
+    found: Counter = Counter()
+    for _ in range(requests):
+        settings = at_random(seed)
+        for _ in range(MOVES):
+            settings["memory"] = int(2 ** seed.uniform(18, 37))
+            settings["length"] = max(1, int(2 ** seed.uniform(0, 18)))
+            if broken(settings, invariants):
+                least = smallest(settings, lambda some: bool(broken(some, invariants)))
+                raise AssertionError(f"{least}: {broken(least, invariants)}")
+            found[type(planned(settings)).__name__] += 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_invariant_holds_for_two_thousand_requests(seed):
+    found = assert_holds(Random(seed), 25, CHEAP)
+    assert found["Plan"] > 50 and found["DoesNotFit"] > 50
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(20))
+def test_every_invariant_holds_for_twenty_thousand_requests(seed):
+    assert_holds(Random(100 + seed), 50, ALL)
+
+
+@pytest.mark.parametrize("settings", ONCE_BROKEN, ids=lambda s: s["model"])
+def test_what_once_broke_holds(settings):
+    assert broken(settings, ALL) == ""
+
+
+def test_what_is_found_is_made_small():
+    def fails(settings):
+        return settings.get("a", 0) > 16 and "b" in settings
+
+    assert smallest({"a": 1000, "b": 7, "c": "x"}, fails) == {"a": 17, "b": 1}
+    assert shortest(["one", "a=long[[word", "two"], lambda w: any("[[" in x for x in w)) == ["[["]

@@ -1,0 +1,199 @@
+"""Every type that transformers generates with is read to the byte, or refused by name.
+
+The tiny models, and what their own caches held after 9, 10 and 64 tokens, are recorded
+(tests/facts/README.md); the full tier builds and runs them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from type_records import differences, records
+
+from kvpipe.errors import ConfigError
+from kvpipe.models.base import ModelGeometry
+from kvpipe.models.config_file import parse_config
+from kvpipe.models.families import families
+from kvpipe.models.families.by_keys import family_by_keys
+from kvpipe.models.reading import read_geometry
+
+# As a publisher writes it, and as transformers does.
+FORMS = ("sparse", pytest.param("full", marks=pytest.mark.full))
+# What an engine stores is not what transformers caches: K and V of every head, not latent rows.
+STORED_OTHERWISE = {"minicpm3": 2 * 4 * (16 + 8)}  # numbers a token and layer, by hand
+MEASURED = sorted(name for name, record in records().items() if "self" in record)
+
+
+def read(raw: Mapping[str, Any], name: str) -> ModelGeometry:
+    return read_geometry(parse_config(json.dumps(raw), "config.json", name, None))
+
+
+def verdict(name: str, form: str) -> str:
+    """right, refused, or where the plan is wrong."""
+    record = records()[name]
+    try:
+        model = read(record[form], name)
+    except ConfigError:
+        return "refused"
+    wrong = differences(model, record)
+    return "; ".join(wrong) if wrong and name not in STORED_OTHERWISE else "right"
+
+
+def test_the_records_are_of_every_type_that_generates() -> None:
+    assert len(records()) == 329
+    assert len(MEASURED) >= 290
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_plan_differs_from_transformers_own_cache_and_most_types_are_read(form: str) -> None:
+    verdicts = {name: verdict(name, form) for name in MEASURED}
+    wrong = {name: said for name, said in verdicts.items() if said not in ("right", "refused")}
+    assert not wrong
+    assert sum(said == "right" for said in verdicts.values()) >= 284
+
+
+def test_what_is_not_measured_is_read_or_refused_by_name() -> None:
+    for name in sorted(set(records()) - set(MEASURED)):
+        record = records()[name]
+        raw = record.get("full") or {"model_type": name}
+        try:
+            read(raw, name)
+        except ConfigError as error:
+            assert all(problem.key for problem in error.problems), name
+
+
+@pytest.mark.parametrize("name", STORED_OTHERWISE)
+def test_an_engine_that_stores_otherwise_than_transformers_is_followed(name: str) -> None:
+    model = read(records()[name]["sparse"], name)
+    numbers = [2 * c.fields["num_kv_heads"] * c.fields["head_size"] for c in model.caches]
+    assert numbers == [STORED_OTHERWISE[name]] * len(numbers)
+
+
+def parameters(record: Mapping[str, Any]) -> int:
+    """Of the part that generates: towers and what joins them to it are apart."""
+    parts: Mapping[str, int] = record["parameters"]
+    names = ("language_model", "text_model", "lm_head")
+    if not any(name in part for part in parts for name in names[:2]):
+        return sum(parts.values())
+    return sum(n for part, n in parts.items() if any(name in part for name in names))
+
+
+def counted(form: str) -> dict[str, tuple[int, int]]:
+    """Type -> parameters planned and of the model, where its row counts them."""
+    found = {}
+    for name in MEASURED:
+        record = records()[name]
+        if record["text_type"] in families() and families()[record["text_type"]].weights:
+            count = read(record[form], name).parameter_count
+            assert count is not None
+            found[name] = (count, parameters(record))
+    return found
+
+
+@pytest.mark.full
+def test_parameters_of_the_part_that_generates_are_those_of_the_meta_model() -> None:
+    found = {name: both for name, both in counted("full").items() if both[0] != both[1]}
+    assert len(counted("full")) >= 150
+    assert not set(found) - UNCOUNTED, sorted(set(found) - UNCOUNTED)
+
+
+# BERT's head is that of its masked class; Janus has a head of its own whatever its file says;
+# Qwen3-Omni was measured by its text part alone, which has none.
+UNCOUNTED = {
+    "bert", "roberta", "janus", "qwen3_omni_moe",
+    "encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder",
+}  # fmt: skip
+
+
+# --- by standard keys ----------------------------------------------------------------------------
+def by_keys(name: str, form: str) -> str:
+    """What is said of a type as if it had no family."""
+    record = records()[name]
+    names = ["ForMaskedLM"] if record["encodes"] else [record["class"]]
+    raw = record[form] | {"architectures": names}
+    file = parse_config(json.dumps(raw), "config.json", name, None)
+    try:
+        family = family_by_keys(file.raw, file.text)
+        caches = family.caches(family.config(file.text))
+    except ConfigError:
+        return "refused"
+    model = ModelGeometry(
+        name=name, file_dtype="float32", context_length=512, num_layers=1, caches=tuple(caches)
+    )
+    return "; ".join(differences(model, record)) or "right"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_standard_keys_alone_are_never_wrong(form: str) -> None:
+    verdicts = {name: by_keys(name, form) for name in MEASURED}
+    assert {said for said in verdicts.values()} <= {"right", "refused"}
+    if form == "full":
+        assert sum(said == "right" for said in verdicts.values()) >= 60
+
+
+def full_record(**changes: Any) -> dict[str, Any]:
+    """A file of a type that nobody knows, as its class would save it."""
+    own = records()["qwen3"]["full"] | {"architectures": ["NewForCausalLM"], "model_type": "new"}
+    return own | changes
+
+
+def test_a_type_without_a_family_is_labelled_and_its_unknown_keys_are_named() -> None:
+    model = read(full_record(flavour="new"), "new")
+    assert model.source == "config.json, by standard keys"
+    assert "'new' has no family: read by standard keys; keys not read: flavour" in model.notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"head_dim": None}, "head_dim"),
+        ({"num_key_value_heads": None}, "num_key_value_heads"),
+        ({"mamba_d_state": 16}, "mamba_d_state"),
+        ({"num_kv_shared_layers": 2}, "num_kv_shared_layers"),
+        ({"cross_layer_interval": 2}, "cross_layer_interval"),
+        ({"layer_types": None, "use_sliding_window": True, "sliding_window": 16}, "layer_types"),
+        ({"architectures": ["NewModel"]}, "architectures"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+    ],
+)
+def test_what_standard_keys_cannot_say_refuses_the_file(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(full_record(**changes), "new")
+    assert any(said in problem.key for problem in caught.value.problems)
+
+
+def test_a_file_that_was_cut_down_is_refused() -> None:
+    kept = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+            "head_dim", "max_position_embeddings", "architectures", "model_type")  # fmt: skip
+    cut = {key: value for key, value in full_record().items() if key in kept}
+    with pytest.raises(ConfigError) as caught:
+        read(cut, "new")
+    assert any("as its class saves it" in p.expected for p in caught.value.problems)
+
+
+# --- never "no cache" for what generates -------------------------------------------------------
+def test_encoders_store_nothing_and_an_architecture_that_generates_is_no_encoder() -> None:
+    encoders = [name for name in MEASURED if records()[name]["encodes"]]
+    encoders = [name for name in encoders if not records()[name]["self"][0]]
+    assert len(encoders) >= 12
+    for name in sorted(set(encoders) & families().keys()):
+        raw = records()[name]["sparse"]
+        assert {cache.spec for cache in read(raw, name).caches} == {"encoder_only"}, name
+        with pytest.raises(ConfigError, match="architectures"):
+            read(raw | {"architectures": ["BertLMHeadModel"]}, name)
+
+
+@pytest.mark.full
+def test_no_type_that_generates_is_said_to_keep_nothing() -> None:
+    for name in MEASURED:
+        record = records()[name]
+        if not record["self"][0]:
+            continue
+        try:
+            model = read(record["sparse"], name)
+        except ConfigError:
+            continue
+        assert any(cache.spec != "encoder_only" for cache in model.caches), name

@@ -1,0 +1,126 @@
+"""Types whose classes come with their checkpoints are read from their published keys."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kvpipe.errors import ConfigError
+from kvpipe.models.base import ModelGeometry
+from kvpipe.models.config_file import parse_config
+from kvpipe.models.reading import read_geometry
+
+COMMON = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+
+
+def read(model_type: str, **keys: Any) -> ModelGeometry:
+    raw = COMMON | {"model_type": model_type} | keys
+    kept = {key: value for key, value in raw.items() if value is not None}
+    return read_geometry(parse_config(json.dumps(kept), "config.json", model_type, None))
+
+
+def heads(model: ModelGeometry) -> list[tuple[int, int]]:
+    return [(c.fields["num_kv_heads"], c.fields["head_size"]) for c in model.caches]
+
+
+CHATGLM = {
+    "num_hidden_layers": None, "num_layers": 2, "kv_channels": 32, "ffn_hidden_size": 512,
+    "padded_vocab_size": 1000, "seq_length": 4096, "multi_query_attention": True,
+    "multi_query_group_num": 2,
+}  # fmt: skip
+
+
+DBRX = {
+    "d_model": 256, "n_heads": 8, "n_layers": 2, "attn_config": {"kv_n_heads": 2},
+    "ffn_config": {"moe_num_experts": 4, "ffn_hidden_size": 512},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys", "stored"),
+    [
+        ("internlm2", {"num_key_value_heads": 2}, (2, 32)),
+        ("baichuan", {"model_max_length": 4096, "max_position_embeddings": None}, (8, 32)),
+        ("chatglm", CHATGLM, (2, 32)),
+        ("chatglm", CHATGLM | {"multi_query_attention": False}, (8, 32)),
+        ("bailing_moe", {"num_key_value_heads": 4, "head_dim": 64}, (4, 64)),
+        ("step1", {"num_attention_groups": 4}, (4, 32)),
+        ("step3_text", {"num_attention_groups": 1, "head_dim": 256}, (1, 256)),
+        ("minicpmv", {"num_key_value_heads": 2, "use_sliding_window": False}, (2, 32)),
+        ("deepseek_v2", {"use_mla": False, "num_key_value_heads": 8}, (8, 32)),
+        ("dbrx", DBRX, (2, 32)),
+    ],
+)  # fmt: skip
+def test_heads_are_those_of_the_published_keys(
+    model_type: str, keys: dict[str, Any], stored: tuple[int, int]
+) -> None:
+    assert heads(read(model_type, **keys)) == [stored, stored]
+
+
+def test_a_searched_model_says_the_heads_of_every_layer_or_that_it_has_none() -> None:
+    blocks = [{"attention": {"n_heads_in_group": 4}}, {"attention": {"no_op": True}}]
+    model = read("nemotron-nas", block_configs=blocks)
+    assert [(c.layer, c.fields["num_kv_heads"]) for c in model.caches] == [(0, 2)]
+    with pytest.raises(ConfigError, match="n_heads_in_group"):
+        read("nemotron-nas", block_configs=[{"attention": {"n_heads_in_group": 3}}, {}])
+    with pytest.raises(ConfigError, match="2 blocks"):
+        read("nemotron-nas", block_configs=[{}])
+
+
+def test_a_flat_file_of_a_model_of_parts_is_its_text_part() -> None:
+    flat = read("qwen2_5_vl", num_key_value_heads=2, use_sliding_window=False)
+    nested = read("qwen2_5_vl", text_config=COMMON | {"num_key_value_heads": 2})
+    assert heads(flat) == heads(nested) == [(2, 32), (2, 32)]
+
+
+def test_gemma_4_has_wider_heads_in_full_layers_and_shares_the_last_ones() -> None:
+    types = ["sliding_attention", "full_attention"] * 2
+    model = read(
+        "gemma4_text", layer_types=types, num_hidden_layers=4, head_dim=64, num_key_value_heads=2,
+        global_head_dim=128, num_kv_shared_layers=2, sliding_window=512,
+    )  # fmt: skip
+    assert heads(model) == [(2, 64), (2, 128)] * 2
+    assert [c.shares_with is not None for c in model.caches] == [False, False, True, True]
+
+
+def test_kimi_linear_counts_its_layers_from_one() -> None:
+    own = {"full_attn_layers": [2], "kda_layers": [1], "head_dim": 32, "num_heads": 8,
+           "short_conv_kernel_size": 4}  # fmt: skip
+    model = read("kimi_linear", linear_attn_config=own, kv_lora_rank=64, qk_rope_head_dim=16)
+    assert [c.spec for c in model.caches] == ["mamba", "mla"]
+    assert model.ssm_dtype == "float32"
+    assert model.caches[0].fields["states"][0]["shape"] == [3 * 8 * 32, 3]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys", "said"),
+    [
+        ("chatglm", {}, "kv_channels"),
+        ("step1", {}, "num_attention_groups"),
+        ("beam", {"layer_types": ["full_attention"]}, "2 entries"),
+        ("minimax", {"attn_type_list": [1, 2]}, "attn_type_list"),
+        ("minimax_m2", {"attn_type_list": [1, 0]}, "attn_type_list"),
+        ("hy_v4", {"indexer_types": ["some", "full"]}, "indexer_types"),
+        ("mistral_large4_text", {"kv_source_layers": [1, 1]}, "kv_source_layers"),
+        ("kimi_linear", {"linear_attn_config": {"full_attn_layers": [9], "kda_layers": [1]}},
+         "linear_attn_config.full_attn_layers"),
+        ("lfm2_moe", {}, "layer_types"),
+        ("recurrent_gemma", {"block_types": ["other"]}, "block_types"),
+        ("qwen3", {"num_key_value_heads": 3}, "divides 8 heads"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_an_error_that_names_its_key(
+    model_type: str, keys: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read(model_type, **keys)

@@ -1,0 +1,1 @@
+"""Seeded fuzzers that make small what they find: `PYTHONPATH=tools python -m fuzz --help`."""

@@ -1,0 +1,55 @@
+"""What fails -> the smallest part of it that still fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def smallest(settings: Mapping[str, Any], fails: Callable[[Mapping[str, Any]], bool]) -> Any:
+    """Settings are left out one by one, and numbers halved, as long as it still fails."""
+    kept = dict(settings)
+    changed = True
+    while changed:
+        changed = False
+        for key in list(kept):
+            for smaller in _smaller(kept, key):
+                if _still(fails, smaller):
+                    kept, changed = smaller, True
+                    break
+    return kept
+
+
+def shortest(words: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> list[str]:
+    """The words of a command line, and then their characters, as few as still fail."""
+    kept = list(words)
+    for n in range(len(kept) - 1, -1, -1):
+        if _still(fails, fewer := kept[:n] + kept[n + 1 :]):
+            kept = fewer
+    for n, word in enumerate(kept):
+        size = max(1, len(word) // 2)
+        while size:
+            start = 0
+            while start < len(kept[n]):
+                shorter = [*kept[:n], kept[n][:start] + kept[n][start + size :], *kept[n + 1 :]]
+                if _still(fails, shorter):
+                    kept = shorter
+                else:
+                    start += size
+            size //= 2
+    return kept
+
+
+def _smaller(kept: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    without = {name: value for name, value in kept.items() if name != key}
+    value = kept[key]
+    if isinstance(value, int) and not isinstance(value, bool) and value > 1:
+        return [without, {**kept, key: value // 2}, {**kept, key: value - 1}]
+    return [without]
+
+
+def _still(fails: Callable[[Any], bool], candidate: Any) -> bool:
+    try:
+        return fails(candidate)
+    except Exception:
+        return True  # a crash is a failure, too
