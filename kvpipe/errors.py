@@ -6,8 +6,9 @@ failed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 LONGEST_GOT = 200  # characters of a wrong value that are repeated
 
@@ -66,6 +67,7 @@ class ConfigError(KvpipeError):
 class DoesNotFit(KvpipeError):
     """The request is legal but the memory is too small.
 
+    changes: settings, each of which makes it fit: planned, not reasoned.
     needed_bytes, available_bytes: one entry a rank; with the needed bytes it fits, with one byte
     less it does not. null_block_bytes: of the needed ones, the null block's.
     longest_len: the longest max_model_len, in tokens, that fits (None: not even one token
@@ -93,6 +95,21 @@ class DoesNotFit(KvpipeError):
         self.null_block_bytes = null_block_bytes
         self.longest_len = longest_len
         self.reference_type = reference_type
+        self.changes: tuple[Mapping[str, Any], ...] = ()
+
+    def with_advice(self, line: str, changes: tuple[Mapping[str, Any], ...]) -> DoesNotFit:
+        """The same, with what was planned and fits as a line of its own."""
+        told = DoesNotFit(
+            f"{self}\n{line}",
+            needed_bytes=self.needed_bytes,
+            available_bytes=self.available_bytes,
+            null_block_bytes=self.null_block_bytes,
+            longest_len=self.longest_len,
+            reference_type=self.reference_type,
+            stage=self.stage,
+        )
+        told.changes = changes
+        return told
 
 
 class SpecError(ValueError):

@@ -28,17 +28,23 @@ from kvpipe.stages.binding.base import BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.planning import COMPARED
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest, memory_knob
+from kvpipe.stages.profiling.every_rank import profile_every_rank
 from kvpipe.stages.validation.base import ResolvedRun
 from kvpipe.stages.validation.layers import stage_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A request that is right: checked, resolved, and the composed values it came from."""
+    """A request that is right: checked, resolved, and the composed values it came from.
+
+    said: keys that the user set. from_log: `key=value` of those that an engine's log gave.
+    """
 
     raw: Mapping[str, Any]
     config: RunConfig
     resolved: ResolvedRun
+    said: frozenset[str] = frozenset()
+    from_log: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,33 +119,32 @@ def execute(prepared: Prepared) -> Result:
 
 
 def profile_ranks(prepared: Prepared, backend: Backend) -> MemoryProfile:
-    """Stage 2 alone. Ranks whose devices differ are profiled one size after another."""
+    """Stage 2 alone."""
     config, resolved = prepared.config, prepared.resolved
-    plugin, request = config.plugins["profiling"].make(), _profiling(config, resolved)
-    sizes = config.parallel.rank_memory_bytes
-    if sizes is None:
-        profile: MemoryProfile = plugin.run(request, backend)
-        return profile
-    by_size = {size: plugin.run(_on_device_of(request, size), backend) for size in sizes}
-    ranks = tuple(by_size[size].ranks[rank] for rank, size in enumerate(sizes))
-    first: MemoryProfile = by_size[sizes[0]]
-    return replace(first, ranks=ranks)
-
-
-def _on_device_of(request: ProfilingRequest, total_bytes: int) -> ProfilingRequest:
-    device, free = request.device, request.device.free_bytes
-    source = "parallel.rank_memory_bytes"
-    mine = replace(device, total_bytes=total_bytes, free_bytes=free, source=source)
-    return replace(request, device=mine)
+    return profile_every_rank(
+        config.plugins["profiling"].make(),
+        _profiling(config, resolved),
+        backend,
+        sizes=config.parallel.rank_memory_bytes,
+        may_exceed_device=config.cache.may_exceed_device,
+    )
 
 
 def plan_with(
     prepared: Prepared, memory: Sequence[int], compared: Sequence[EngineRules] = COMPARED
 ) -> Plan:
-    """Stage 3 alone: the plan of this request in `memory` bytes a rank."""
+    """Stage 3 alone: the plan of this request in `memory` bytes a rank. `auto` is a length that
+    runs: where an engine would settle on one that it can never schedule, the longest that it can.
+    """
     request = _grouping(prepared.config, prepared.resolved, tuple(memory), tuple(compared))
-    plan: Plan = prepared.config.plugins["grouping"].make().run(request)
-    return plan
+    grouping = prepared.config.plugins["grouping"].make()
+    plan: Plan = grouping.run(request)
+    held = plan.capacity
+    if not request.fit or held is None or held.requests_at_peak or not held.longest_request:
+        return plan
+    limits = request.limits.with_length(held.longest_request)
+    runs: Plan = grouping.run(replace(request, limits=limits, fit=False))
+    return replace(runs, requested_len=plan.requested_len)
 
 
 def make_backend(config: RunConfig, name: str) -> Backend:

@@ -25,6 +25,7 @@ class Peak:
     tokens: int = 0
     seqs: int = 256
     has_head: bool = True
+    is_packed: bool = False
     inside: bool = False
     why: str
 
@@ -71,7 +72,9 @@ PEAKS: dict[str, Peak] = {
     "X10": Peak(
         shape=(5120, 17920, 32064, 0, 0),
         tokens=2048,
-        why="GPTQ weights are unpacked in the step, which the formula does not know",
+        is_packed=True,
+        inside=True,
+        why="GPTQ weights, a layer of which is unpacked in the step",
     ),
     "X11": Peak(shape=None, why="the vision encoder's peak, which is not modelled"),
 }
@@ -100,6 +103,7 @@ def peak_of(name: str) -> Estimate:
         max_num_seqs=peak.seqs,
         tp=given(cases()[name], "tp") or 1,
         has_head=peak.has_head,
+        is_packed=peak.is_packed,
     )
 
 
@@ -117,17 +121,36 @@ GRAPHS: dict[str, int] = {
 }
 
 
+WITH_EXPERTS = {"L58", "X02", "X16", "X20"}
+
+
 def graphs_of(name: str) -> Estimate:
     model = ModelGeometry(
-        name=name, file_dtype="bfloat16", context_length=1, num_layers=1, caches=()
+        name=name,
+        file_dtype="bfloat16",
+        context_length=1,
+        num_layers=1,
+        caches=(),
+        experts_per_token=8 if name in WITH_EXPERTS else 0,
     )
     return graphs(model, num_layers=GRAPHS[name], max_num_seqs=256)
 
 
-def outside_torch() -> dict[str, Estimate]:
+# What other processes held of unified memory was counted there: no figure of the engine's own.
+OF_OTHERS = {"X11"}
+
+
+def outside_torch() -> dict[str, Estimate | None]:
     """Records that print memory outside torch."""
     found = [name for name, case in cases().items() if case["non_torch_gib"] is not None]
-    return {name: context(given(cases()[name], "tp") or 1) for name in found}
+    return {
+        name: None
+        if name in OF_OTHERS
+        else context(
+            given(cases()[name], "tp") or 1, int((cases()[name]["total_gpu_gib"] or 0) * 2**30)
+        )
+        for name in found
+    }
 
 
 # Records that print the weights of a 16 bit checkpoint on one rank -> its parameters.

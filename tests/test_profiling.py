@@ -13,6 +13,7 @@ from kvpipe.models.base import ModelGeometry
 from kvpipe.plugins import REGISTRIES
 from kvpipe.request.confdir import shipped_option
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
+from kvpipe.stages.profiling.every_rank import profile_every_rank
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
 
 GIB = 2**30
@@ -52,10 +53,13 @@ class Meter:
         return MemoryInfo(total_bytes=16 * GIB, free_bytes=6 * GIB, source="meter")
 
 
-def profile(name: str, request: ProfilingRequest, **options: object) -> MemoryProfile:
+def profile(
+    name: str, request: ProfilingRequest, may_exceed_device: bool = False, **options: object
+) -> MemoryProfile:
     plugin = REGISTRIES["profiling"].get(name)
     settings = {**shipped_option("profiling", name), **options}
-    return plugin(plugin.Options(**settings)).run(request, Meter())
+    made = plugin(plugin.Options(**settings))
+    return profile_every_rank(made, request, Meter(), may_exceed_device=may_exceed_device)
 
 
 @pytest.mark.parametrize("name", ["auto", "fixed", "measured", "utilization"])
@@ -120,9 +124,32 @@ def test_utilization_is_advised_where_it_helps():
 
 
 def test_bytes_by_hand_are_taken_at_their_word_beside_the_weights():
-    (rank,) = profile("fixed", replace(REQUEST, kv_cache_memory_bytes=100 * GIB)).ranks
+    asked = replace(REQUEST, kv_cache_memory_bytes=100 * GIB)
+    (rank,) = profile("fixed", asked, may_exceed_device=True).ranks
     assert rank.available_kv_bytes == 100 * GIB
     assert rank.requested.num_bytes == 100 * GIB + 8_030_261_248 * 2
+
+
+def test_bytes_by_hand_beyond_the_device_do_not_fit_unless_that_is_meant():
+    for num_bytes in (80 * GIB, 80 * GIB + 1):
+        asked = replace(REQUEST, kv_cache_memory_bytes=num_bytes)
+        if num_bytes > REQUEST.device.total_bytes:
+            with pytest.raises(DoesNotFit, match=r"may_exceed_device=true if that is meant"):
+                profile("auto", asked)
+        assert profile("auto", asked, may_exceed_device=True).available_kv_bytes == (num_bytes,)
+
+
+@pytest.mark.parametrize(("sizes", "rank"), [([16, 79], 0), ([20, 79], 0), ([79, 79], 1)])
+def test_a_rank_of_an_uneven_pipeline_is_profiled_on_its_own_card_alone(sizes, rank):
+    parallel = ResolvedParallel(tp=1, pp=2, dcp=1)
+    asked = replace(REQUEST, parallel=parallel, stage_layers=(2, 30))
+    plugin = REGISTRIES["profiling"].get("estimate")
+    made = plugin(plugin.Options(**shipped_option("profiling", "estimate")))
+    got = profile_every_rank(made, asked, Meter(), sizes=[size * GIB for size in sizes])
+    assert [each.rank for each in got.ranks] == [0, 1]
+    assert [each.total.num_bytes for each in got.ranks] == [size * GIB for size in sizes]
+    alone = made.run(replace(asked, device=replace(H100, total_bytes=79 * GIB)), Meter())
+    assert got.ranks[1].available_kv == alone.ranks[1].available_kv
 
 
 def test_unknown_weights_are_asked_for():

@@ -229,7 +229,7 @@ def test_a_plan_without_trouble_has_no_advice() -> None:
 
 def test_a_lowered_length_says_what_the_wanted_one_needs() -> None:
     (note,) = advice_of(replace(LLAMA, requested_len=131072))
-    assert note.is_warning and "cache.kv_cache_memory_bytes" in note.knob
+    assert note.is_warning and not note.knob  # what helps is planned: answers/advice.py
     assert "needs 8,192 blocks (16.00 GiB)" in note.text and "511 can be given" in note.text
 
 

@@ -34,7 +34,7 @@ RUNS = (
     ],
     ["model=qwen3_next", "device=h200", "parallel=tp2", "cache=mamba_align"],
     ["model=qwen3_next", "device=h200", "parallel=tp2", "scheduler.max_model_len=65536"],
-    ["model=gpt_oss_120b", "device=h100_80gb", "cache.gpu_memory_utilization=0.95"],
+    ["model=gpt_oss_120b", "device=h100_80gb", "cache.gpu_memory_utilization=0.97"],
     ["model=llama", "device=h100_80gb", "cache.num_gpu_blocks_override=5000"],
 )
 

@@ -125,8 +125,9 @@ def _unexplained(verdicts: dict[str, Verdict]) -> Iterator[str]:
 def _estimates() -> Iterator[str]:
     yield "## `profiling=estimate` against printed figures"
     yield ""
-    yield "Logs print too few of these figures to fit anything: the formulas have stated bounds, no"
-    yield "range is wider than a factor of three, and this is how many printed values lie inside."
+    yield "Logs print too few of these figures to fit anything: the formulas have stated bounds, at"
+    yield "least nine of ten printed values lie inside, and this is how wide the ranges must be for"
+    yield "that. A record is not applicable where it prints too little, or something else."
     yield ""
     activation = {
         name: (cases()[name]["activation_gib"], peak_of(name) if peak.shape else None, peak.why)
@@ -143,12 +144,14 @@ def _estimates() -> Iterator[str]:
         for name, found in outside_torch().items()
     }
     yield from _table("Memory outside torch", outside)
-    yield "### Weights (exact)"
+    yield "### Weights: the file's bytes, counted exactly, and what loading adds to them"
     yield ""
-    yield "| record | printed GiB | counted GiB |"
-    yield "|---|---:|---:|"
+    yield "| record | printed GiB | counted GiB | added |"
+    yield "|---|---:|---:|---:|"
     for name in WEIGHTS:
-        yield f"| {name} | {cases()[name]['weights_gib']:.2f} | {weights_gib(name):.2f} |"
+        printed, counted = cases()[name]["weights_gib"], weights_gib(name)
+        added = f"{100 * (printed / counted - 1):+.1f}%"
+        yield f"| {name} | {printed:.2f} | {counted:.2f} | {added} |"
     yield ""
 
 
@@ -165,7 +168,7 @@ def _table(title: str, rows: Mapping[str, tuple[float, Estimate | None, str]]) -
         name for name, (printed, found, _) in known.items() if found and _is_in(printed, found)
     ]
     widths = [found.high / found.low for _, found, _ in known.values() if found]
-    yield f"### {title}: {len(inside)} of {len(rows)} printed values lie inside"
+    yield f"### {title}: {len(inside)} of {len(known)} printed values lie inside"
     yield ""
     span = f"{min(widths):.2f} to {max(widths):.2f}" if widths else "-"
     yield f"Ranges are {span} wide (high over low)."

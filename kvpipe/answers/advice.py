@@ -1,16 +1,16 @@
 """A finished run -> warnings about the model on this plan, each with the setting that changes it.
 
-What needs only the plan's own numbers is in report/_advice.py; these ask about the layers, or plan
-the same request once more with one setting changed.
+What needs only the plan's own numbers is in report/derived_notes.py; these ask about the layers, or
+plan the same request once more with one setting changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd
 from typing import Any
 
+from kvpipe.answers.remedies import PLENTY, advice, changed, fits, ways_out
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
@@ -21,31 +21,28 @@ from kvpipe.text.figures import size
 MUCH_PADDING = 20.0  # percent of a kind of layers
 PADDING_BY_DRAFT = 5.0
 GIANT_BLOCK = 512  # tokens
-PLENTY = 2**50  # bytes: more than any request needs
+_HYBRID = "cache.disable_hybrid_kv_cache_manager"
 
 
 def advise(result: Result) -> Iterator[Note]:
-    """Every warning that applies; none costs more than one more plan."""
+    """Every warning that applies; what it recommends was planned."""
     cap = result.plan.capacity
     if cap is None:
         return
     yield from _group_size(result)
-    yield from _giant_blocks(result.plan)
+    yield from _giant_blocks(result)
     yield from _state_slots(result)
     yield from _fp8_gain(result, cap)
     yield from _windows(result, cap)
     yield from _copies(result, cap)
+    yield from _lowered(result)
 
 
 def replan(prepared: Prepared, memory: tuple[int, ...], changes: Mapping[str, Any]) -> Plan:
     """The same request with some settings changed, in `memory` bytes a rank."""
-    raw = deepcopy(dict(prepared.raw))
-    for key, value in changes.items():
-        section, _, name = key.partition(".")
-        raw[section] = {**raw[section], name: value}
-    changed = prepare(raw)
-    ranks = len(changed.resolved.ranks)
-    return plan_with(changed, memory if len(memory) == ranks else memory[:1] * ranks, compared=())
+    made = prepare(changed(prepared.raw, changes))
+    ranks = len(made.resolved.ranks)
+    return plan_with(made, memory if len(memory) == ranks else memory[:1] * ranks, compared=())
 
 
 def _copies(result: Result, cap: Capacity) -> Iterator[Note]:
@@ -77,15 +74,43 @@ def _group_size(result: Result) -> Iterator[Note]:
     wasted = " and ".join(f"{p.num_layers} places ({p.percent:.2f}%)" for p in padded)
     ideal = gcd(*(len(names) for names in buckets.values()))
     groups = sum(len(names) // ideal for names in buckets.values())
-    yield Note(
-        text=f"groups have {max(len(g.layer_names) for g in result.plan.groups)} layers because "
+    text = (
+        f"groups have {max(len(g.layer_names) for g in result.plan.groups)} layers because "
         f"there are {len(buckets[fewest])} {who} layers, and leave {wasted} of the others empty; "
         f"groups of {ideal} would leave none, in {groups} groups instead of "
-        f"{len(result.plan.groups)}",
-        knob="model.draft=null, or a draft with layers like the model's"
-        if is_draft
-        else "cache.disable_hybrid_kv_cache_manager=true, where all tokens fit",
+        f"{len(result.plan.groups)}"
+    )
+    changes = _without_draft(result) if is_draft else {_HYBRID: True}
+    tried = [(changes, "no layer is padded", lambda plan: not plan.padding)]
+    otherwise = "without the draft, or with one with layers like the model's" if is_draft else ""
+    yield from _recommending(result.prepared, text, tried, otherwise)
+
+
+def _without_draft(result: Result) -> dict[str, Any]:
+    """A model that is read with its draft can be read without it; a preset has its layers."""
+    has_draft = getattr(result.prepared.config.plugins["model"].options, "draft", None)
+    return {"model.draft": None} if has_draft else {}
+
+
+Tried = tuple[Mapping[str, Any], str, Callable[[Plan], bool]]
+
+
+def _recommending(
+    prepared: Prepared, text: str, tries: Iterable[Tried], otherwise: str = ""
+) -> Iterator[Note]:
+    """A warning, with those of the changes that were planned and keep their promise. otherwise:
+    what to change that no setting says."""
+    found = [
+        way
+        for changes, words, promise in tries
+        if changes and (way := advice(prepared, changes, words, promise))
+    ]
+    told = ", or ".join(f"{way}" + (f", {way.promise}" if way.promise else "") for way in found)
+    yield Note(
+        text=text,
+        knob=told or otherwise,
         is_warning=True,
+        changes=tuple({**way.changes} for way in found),
     )
 
 
@@ -110,24 +135,44 @@ def _has_states(plan: Plan) -> bool:
     )
 
 
-def _giant_blocks(plan: Plan) -> Iterator[Note]:
+def _giant_blocks(result: Result) -> Iterator[Note]:
     """Attention blocks that grew until one holds a state."""
-    if not _has_states(plan):
+    plan = result.plan
+    largest = _attention_block(plan)
+    if not _has_states(plan) or largest < GIANT_BLOCK:
         return
-    sizes = [
-        group.spec.block_size
-        for group in plan.groups
-        if group.layer_names and not group.layer_spec(group.layer_names[0]).is_state
-    ]
-    if sizes and max(sizes) >= GIANT_BLOCK:
-        yield Note(
-            text=f"attention blocks are {max(sizes):,} tokens, so that one holds a state: a "
-            f"request leaves up to {max(sizes) - 1:,} tokens of its last block unused, prefixes "
-            "are cached in such steps, and a kernel with a smaller limit must split them",
-            knob=("cache.mamba_ssm_cache_dtype=bfloat16, or " if _wide_states(plan) else "")
-            + "a larger parallel.tensor_parallel_size",
-            is_warning=True,
-        )
+    text = (
+        f"attention blocks are {largest:,} tokens, so that one holds a state: a request leaves up "
+        f"to {largest - 1:,} tokens of its last block unused, prefixes are cached in such steps, "
+        "and a kernel with a smaller limit must split them"
+    )
+    tries: list[Tried] = []
+    if _wide_states(plan):
+        tries.append(({"cache.mamba_ssm_cache_dtype": "bfloat16"}, "", _smaller_than(largest)))
+    ranks = result.prepared.config.parallel.tensor_parallel_size
+    more = [n for n in (2, 4, 8, 16) if n > ranks]
+    for n in more:  # the first that helps: states and K/V shrink alike until heads are replicated
+        change = {"parallel.tensor_parallel_size": n}
+        if advice(result.prepared, change, "", _smaller_than(largest)):
+            tries.append((change, "", _smaller_than(largest)))
+            break
+    yield from _recommending(result.prepared, text, tries)
+
+
+def _smaller_than(block: int) -> Callable[[Plan], bool]:
+    return lambda plan: _attention_block(plan) < block
+
+
+def _attention_block(plan: Plan) -> int:
+    """Tokens of the largest block of layers that are no states."""
+    return max(
+        (
+            group.spec.block_size
+            for group in plan.groups
+            if group.layer_names and not group.layer_spec(group.layer_names[0]).is_state
+        ),
+        default=0,
+    )
 
 
 def _wide_states(plan: Plan) -> bool:
@@ -141,14 +186,16 @@ def _wide_states(plan: Plan) -> bool:
 def _state_slots(result: Result) -> Iterator[Note]:
     """Each running request needs a block for its state: more requests than blocks cannot start."""
     slots, asked = result.plan.num_blocks, result.prepared.resolved.max_num_seqs
-    if _has_states(result.plan) and slots < asked:
-        yield Note(
-            text=f"scheduler.max_num_seqs={asked:,} is more than the {slots:,} blocks that can "
-            "hold a state; vLLM refuses to start",
-            knob=f"scheduler.max_num_seqs={slots}, the largest legal value, or a shorter "
-            "scheduler.max_model_len",
-            is_warning=True,
-        )
+    if not _has_states(result.plan) or slots >= asked:
+        return
+    text = (
+        f"scheduler.max_num_seqs={asked:,} is more than the {slots:,} blocks that can hold a "
+        "state; vLLM refuses to start"
+    )
+    promise = "the largest legal value"
+    change = {"scheduler.max_num_seqs": slots}
+    tried = [(change, promise, lambda plan: plan.num_blocks >= slots)]
+    yield from _recommending(result.prepared, text, tried)
 
 
 # --- what if ---
@@ -162,12 +209,12 @@ def _fp8_gain(result: Result, cap: Capacity) -> Iterator[Note]:
         return
     gain = other.steady_bytes / cap.steady_bytes
     if gain < 1.995:
-        yield Note(
-            text=f"fp8 makes a request of {cap.request_len:,} tokens {gain:.2f} times smaller, not "
-            "2: it halves K and V, and states keep their bytes",
-            knob="cache.cache_dtype=auto, or longer requests",
-            is_warning=True,
+        text = (
+            f"fp8 makes a request of {cap.request_len:,} tokens {gain:.2f} times smaller, not 2: "
+            "it halves K and V, and states keep their bytes"
         )
+        change = {"cache.cache_dtype": "auto"}
+        yield from _recommending(result.prepared, text, [(change, "16 bits fit, too", fits)])
 
 
 def _windows(result: Result, cap: Capacity) -> Iterator[Note]:
@@ -182,6 +229,20 @@ def _windows(result: Result, cap: Capacity) -> Iterator[Note]:
             text=f"with the hybrid manager off, a request of {cap.request_len:,} tokens would hold "
             f"{size(other.steady_bytes)} in steady state instead of {size(cap.steady_bytes)}",
             knob="leave cache.disable_hybrid_kv_cache_manager=false",
+        )
+
+
+def _lowered(result: Result) -> Iterator[Note]:
+    """A length that was lowered to what fits, and what would make it the whole length."""
+    wanted = result.plan.requested_len
+    if wanted <= result.plan.limits.max_model_len:
+        return
+    ways = list(ways_out(result.prepared, lambda plan: plan.limits.max_model_len >= wanted))
+    if ways:
+        yield Note(
+            text=f"all {wanted:,} tokens fit with one change",
+            knob=", or ".join(map(str, ways)),
+            changes=tuple({**way.changes} for way in ways),
         )
 
 

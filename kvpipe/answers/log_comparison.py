@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from kvpipe.cache.plan import EngineCapacity
 from kvpipe.engines.base import EngineRules
-from kvpipe.engines.versions import DISTINCT, parse_version, rules_of
 from kvpipe.errors import ConfigError, KvpipeError
+from kvpipe.logs.figures import Figure
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.grouping.admission import Admission
 from kvpipe.stages.grouping.base import GroupingRequest
@@ -20,9 +20,9 @@ from kvpipe.stages.grouping.pool import Pool
 from kvpipe.stages.grouping.printed import printed as printed_by
 from kvpipe.stages.grouping.ranks import plan_ranks
 from kvpipe.stages.grouping.union import stored_layers
-from kvpipe.stages.profiling.log_figures import EngineLog, Figure
 
-SWAP_SPACE_BYTES = 4 * 2**30  # of CPU memory a rank, the default while engines swapped blocks
+SWAP_SPACE_GIB = 4.0  # of CPU memory a rank, the default while engines swapped blocks
+FEW = 3  # counts that are listed one by one; more are a range
 SEVERAL_RANKS = 0.02  # memory of the ranks of one start differs by less than this share
 
 
@@ -30,7 +30,8 @@ SEVERAL_RANKS = 0.02  # memory of the ranks of one start differs by less than th
 class PrintedCapacity:
     """What one start printed. available: the poorest rank's cache memory. None: not printed.
 
-    max_concurrency is rounded to two decimals; padding: (layers, percent) of the warnings.
+    max_concurrency is rounded to two decimals; padding: (layers, percent) of the warnings;
+    attention_block: tokens, where the log says that it grew; swap_gib: of CPU memory a rank.
     """
 
     available: Figure | None = None
@@ -41,28 +42,40 @@ class PrintedCapacity:
     needed: Figure | None = None
     estimated_max_len: int | None = None
     padding: tuple[tuple[int, float], ...] = ()
+    attention_block: int | None = None
+    swap_gib: float = SWAP_SPACE_GIB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """One printed number: as printed, the range the rules allow for it, and whether they agree."""
+    """One printed number: as printed, the range the rules allow for it, and whether they agree.
+
+    apart: how far off, as a share of what was printed (0 where they agree)."""
 
     name: str
     printed: str
     predicted: str
     agrees: bool
+    apart: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
     """terms: one a printed number. implied: cache bytes that the printed tokens stand for (None:
-    no block count gives them). problem: why these rules make no plan at all."""
+    no block count gives them). problem: why these rules make no plan at all. supposed: settings
+    that the log leaves out and that were supposed, in words."""
 
     engine: str
     terms: tuple[Term, ...] = ()
     implied: Figure | None = None
     problem: str = ""
     facts: Mapping[str, int] = field(default_factory=dict)
+    supposed: tuple[str, ...] = ()
+
+    @property
+    def apart(self) -> float:
+        """How far off all of it is; infinite where there is nothing to compare."""
+        return sum(term.apart for term in self.terms) if self.terms else float("inf")
 
     @property
     def agrees(self) -> bool:
@@ -140,6 +153,18 @@ class _Model:
     def bytes_per_block(self) -> int:
         return self.pool.bytes_per_block
 
+    @property
+    def attention_block(self) -> int:
+        """Tokens of the largest block of a layer that is no state."""
+        return max(
+            (
+                group.spec.block_size
+                for group in self.pool.groups
+                if group.layer_names and not group.layer_spec(group.layer_names[0]).is_state
+            ),
+            default=0,
+        )
+
     def line(self, num_blocks: int) -> EngineCapacity:
         config = self.pool.config(num_blocks, with_tensors=False)
         return printed_by(config, self.rules, self.limits)
@@ -210,24 +235,35 @@ def _implied(model: _Model, printed: PrintedCapacity) -> Figure | None:
 def _terms(
     model: _Model, printed: PrintedCapacity, counts: Sequence[int], exact: Sequence[int]
 ) -> Iterator[Term]:
-    ends = sorted({counts[0], counts[-1]}) if counts else []
+    ends = list(counts) if len(counts) <= FEW else [counts[0], counts[-1]]
     shown = list(exact[:1]) or ends
     if printed.num_gpu_blocks is not None and printed.available is not None:
-        yield _term("blocks", printed.num_gpu_blocks, _range(ends), bool(exact))
+        yield _counted("blocks", printed.num_gpu_blocks, ends, len(counts), bool(exact))
     lines = [model.line(n) for n in shown if n]
     if printed.kv_tokens is not None and (printed.available or printed.max_concurrency):
-        yield _term("tokens", printed.kv_tokens, _range([x.num_tokens for x in lines]), bool(exact))
+        tokens = [x.num_tokens or 0 for x in lines]
+        yield _counted("tokens", printed.kv_tokens, tokens, len(counts), bool(exact))
     if printed.max_concurrency is not None:
-        found = _range([f"{x.max_concurrency:.2f}" for x in lines])
-        yield _term("concurrency", f"{printed.max_concurrency:.2f}", found, bool(exact))
+        found = [round(x.max_concurrency or 0.0, 2) for x in lines]
+        yield _term(
+            "concurrency",
+            f"{printed.max_concurrency:.2f}",
+            _range([f"{x:.2f}" for x in found], len(counts)),
+            bool(exact),
+            _apart(printed.max_concurrency, found),
+        )
     if printed.num_cpu_blocks is not None:
-        swapped = SWAP_SPACE_BYTES // model.bytes_per_block
+        swapped = int(printed.swap_gib * 2**30) // model.bytes_per_block
         agrees = swapped == printed.num_cpu_blocks
-        yield _term("swap blocks", printed.num_cpu_blocks, f"{swapped}", agrees)
+        yield _counted("swap blocks", printed.num_cpu_blocks, [swapped], 1, agrees)
+    if printed.attention_block is not None:
+        agrees = printed.attention_block == model.attention_block
+        yield _counted("block", printed.attention_block, [model.attention_block], 1, agrees)
     yield from _admission_terms(model, printed)
     if printed.padding:
         agrees = set(printed.padding) <= set(model.padding)
-        yield _term("padding", str(list(printed.padding)), str(list(model.padding)), agrees)
+        apart = 0.0 if agrees else 1.0
+        yield _term("padding", str(list(printed.padding)), str(list(model.padding)), agrees, apart)
 
 
 def _admission_terms(model: _Model, printed: PrintedCapacity) -> Iterator[Term]:
@@ -236,7 +272,8 @@ def _admission_terms(model: _Model, printed: PrintedCapacity) -> Iterator[Term]:
         needed = model.admission(0).required_bytes(model.limits)
         agrees = printed.needed.low <= needed <= printed.needed.high
         shown = f"{printed.needed.num_bytes / 2**30:.2f} GiB"
-        yield _term("needed", shown, f"{needed / 2**30:.2f} GiB", agrees)
+        apart = 0.0 if agrees else _apart(printed.needed.num_bytes, [needed])
+        yield _term("needed", shown, f"{needed / 2**30:.2f} GiB", agrees, apart)
     if printed.estimated_max_len is not None and printed.available is not None:
         low, high = (
             model.admission(memory).longest(model.limits) or 0
@@ -247,104 +284,34 @@ def _admission_terms(model: _Model, printed: PrintedCapacity) -> Iterator[Term]:
             == printed.estimated_max_len
             for n in _counts(model, printed)
         )
-        yield _term("longest", printed.estimated_max_len, _range([low, high]), agrees)
+        yield _counted("longest", printed.estimated_max_len, [low, high], FEW + 1, agrees)
 
 
-def _term(name: str, printed: object, predicted: str, agrees: bool) -> Term:
-    return Term(name=name, printed=str(printed), predicted=predicted, agrees=agrees)
+def _counted(name: str, printed: int, found: Sequence[int], possible: int, agrees: bool) -> Term:
+    """possible: how many counts the memory stands for."""
+    apart = 0.0 if agrees else _apart(printed, found)
+    return _term(name, printed, _range(found, possible), agrees, apart)
 
 
-def _range(values: Sequence[object]) -> str:
-    if not values:
+def _term(name: str, printed: object, predicted: str, agrees: bool, apart: float) -> Term:
+    return Term(
+        name=name,
+        printed=str(printed),
+        predicted=predicted,
+        agrees=agrees,
+        apart=0.0 if agrees else max(apart, 1e-9),
+    )
+
+
+def _apart(printed: float, found: Sequence[float]) -> float:
+    return min((abs(x - printed) for x in found), default=printed) / (abs(printed) or 1)
+
+
+def _range(values: Sequence[object], possible: int = FEW + 1) -> str:
+    """A few possible values one by one; the ends of many."""
+    distinct = list(dict.fromkeys(values))
+    if not distinct:
         return "nothing"
-    return f"{values[0]}" if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
-
-
-# --- a log against a run ------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class LogComparison:
-    """What a log printed, what the rules give, and the settings in which the run differs from it.
-
-    by_rules: one reproduction a set of rules, the release that the log names alone where it names
-    one. Empty for SGLang, whose capacity line is not reproduced.
-    """
-
-    engine: str
-    version: str | None
-    printed: PrintedCapacity
-    by_rules: tuple[Reproduction, ...] = ()
-    differing: tuple[str, ...] = ()
-
-    @property
-    def agreeing(self) -> tuple[Reproduction, ...]:
-        return tuple(each for each in self.by_rules if each.agrees)
-
-
-def compare_with_log(
-    log: EngineLog,
-    layers: Sequence[Sequence[CacheLayer]],
-    limits: RequestLimits,
-    *,
-    disable_hybrid: bool,
-    settings: Mapping[str, int],
-) -> LogComparison:
-    """settings: the run's own max_model_len, tp, pp, ..., by the names of EngineLog.counts."""
-    printed = _printed_in(log)
-    differing = tuple(
-        f"{name} {settings[name]:,} here, {log.counts[name]:,} in the log"
-        for name in settings
-        if log.counts.get(name) not in (None, settings[name])
-    )
-    rules = [] if log.engine != "vllm" else _rules_for(log)
-    return LogComparison(
-        engine=log.engine,
-        version=log.version,
-        printed=printed,
-        by_rules=tuple(
-            reproduce(layers, limits, each, printed, disable_hybrid=disable_hybrid)
-            for each in rules
-        ),
-        differing=differing,
-    )
-
-
-def _rules_for(log: EngineLog) -> list[EngineRules]:
-    """Of the release that the log names, or one release of each set of rules."""
-    try:
-        return [rules_of(".".join(map(str, parse_version(log.version or ""))))]
-    except ValueError:
-        return [rules_of(version) for version in DISTINCT]
-
-
-def _printed_in(log: EngineLog) -> PrintedCapacity:
-    return PrintedCapacity(
-        available=log.least("available_kv"),
-        num_gpu_blocks=log.counts.get("num_gpu_blocks") or None,
-        num_cpu_blocks=log.counts.get("num_cpu_blocks") or None,
-        kv_tokens=log.counts.get("kv_tokens"),
-        max_concurrency=log.max_concurrency,
-        needed=log.needed,
-        estimated_max_len=log.counts.get("estimated_max_len"),
-        padding=log.padding,
-    )
-
-
-def explain(each: Reproduction, printed: PrintedCapacity, num_ranks: int) -> Iterator[str]:
-    """Each number that does not agree, and what it stands for instead."""
-    if each.problem:
-        yield f"{each.engine} could not have started: {each.problem}"
-        return
-    for term in each.terms:
-        if not term.agrees:
-            yield f"{term.name}: printed {term.printed}, {each.engine} gives {term.predicted}"
-    memory, implied = printed.available, each.implied
-    if memory is None or implied is None or each.agrees:
-        return
-    apart = implied.num_bytes - memory.num_bytes
-    words = (
-        f"the printed tokens stand for {implied.num_bytes / 2**30:.3f} GiB, the memory line says "
-        f"{memory.num_bytes / 2**30:.2f} GiB ({apart / 2**20:+,.1f} MiB)"
-    )
-    if num_ranks > 1 and abs(apart) < memory.num_bytes * SEVERAL_RANKS:
-        words += ": lines of different ranks, which differ by as much"
-    yield words
+    if len(distinct) == 1 or possible <= FEW:
+        return " or ".join(map(str, distinct))
+    return f"{distinct[0]} to {distinct[-1]}"

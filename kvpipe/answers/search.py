@@ -143,8 +143,13 @@ class Search:
             question=question,
             answer=f"{size(num_bytes)} ({count(blocks, 'block')})",
             limit="all requests decode while one reads its prompt",
-            setting=f"cache.kv_cache_memory_bytes={num_bytes}",
+            setting=self._bytes_that_fit(num_bytes),
         )
+
+    def _bytes_that_fit(self, num_bytes: int) -> str:
+        """The setting, where the device can have that much."""
+        key = "cache.kv_cache_memory_bytes"
+        return "" if self.missing({key: num_bytes}) else f"{key}={num_bytes}"
 
     def as_asked(self) -> Finding:
         missing = self.missing({})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from kvpipe.cache.plan import Plan
+from kvpipe.engines.arguments import OLDEST_BFLOAT16, Arguments, refused_arguments
+from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.engines.serve import has_flag, serve_line
 from kvpipe.engines.versions import NEWEST, parse_version
-from kvpipe.pipeline import Result
+from kvpipe.pipeline import Prepared, Result
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec
 from kvpipe.stages.validation.base import ResolvedRun
@@ -15,7 +17,12 @@ _WORDS = {"fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "fp8_ds_mla": "fp8_ds_
 
 def line_of(result: Result) -> str:
     """For the run's release, or the newest; "" where no flags say what was planned."""
-    config, resolved, plan = result.prepared.config, result.prepared.resolved, result.plan
+    return line_for(result.prepared, result.plan)
+
+
+def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
+    """The same of a plan that nothing was allocated for. model: what the line calls it."""
+    config, resolved = prepared.config, prepared.resolved
     if plan.capacity is None or _is_what_if(config) or _cannot_load(resolved):
         return ""
     rules = config.plugins["engine"].make()
@@ -23,9 +30,34 @@ def line_of(result: Result) -> str:
     keeps_states = config.cache.mamba_cache_mode != "none" and _has_states(resolved)
     if keeps_states and not has_flag("--mamba-cache-mode", parse_version(version)):
         return ""
+    if any(refused_arguments(_arguments(config, resolved), version)):
+        return ""
     # A model read from a path is served from it: its name alone would be looked for on the Hub.
-    model = getattr(config.plugins["model"].options, "path", None) or resolved.model.name
-    return serve_line(model, _settings(config, resolved, plan), version)
+    path = getattr(config.plugins["model"].options, "path", None)
+    model = model or path or resolved.model.name
+    return serve_line(model, _settings(config, resolved, plan, version), version)
+
+
+def _arguments(config: RunConfig, resolved: ResolvedRun) -> Arguments:
+    return Arguments(
+        max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
+        max_num_seqs=resolved.max_num_seqs,
+        dtype=config.plugins["model"].options.dtype,
+        compute_capability=resolved.device.compute_capability,
+    )
+
+
+def _dtype(config: RunConfig, resolved: ResolvedRun) -> str:
+    """float16 stands in for bfloat16 where the device has none, as the engine does for auto."""
+    capability = resolved.device.compute_capability
+    is_old = capability is not None and capability < OLDEST_BFLOAT16
+    return "float16" if is_old and resolved.served_dtype == "bfloat16" else resolved.served_dtype
+
+
+def _is_chunked(plan: Plan, version: str) -> bool:
+    """Whether the release must be told to cut prompts."""
+    limits = plan.limits
+    return limits.max_num_batched_tokens < limits.max_model_len <= chunked_beyond(version)
 
 
 def _cannot_load(resolved: ResolvedRun) -> bool:
@@ -47,16 +79,20 @@ def _is_what_if(config: RunConfig) -> bool:
     )
 
 
-def _settings(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[str, object]:
+def _settings(
+    config: RunConfig, resolved: ResolvedRun, plan: Plan, version: str
+) -> dict[str, object]:
     cache, parallel = config.cache, resolved.parallel
     states = _has_states(resolved)
     mode = cache.mamba_cache_mode
     widest = max(rank.config.bytes_per_block for rank in plan.ranks)
     override = cache.num_gpu_blocks_override
     return {
-        "model.dtype": resolved.served_dtype,
+        "model.dtype": _dtype(config, resolved),
         "parallel.tensor_parallel_size": parallel.tp,
         "parallel.pipeline_parallel_size": parallel.pp if parallel.pp > 1 else None,
+        "parallel.pipeline_partition": config.parallel.pipeline_partition,
+        "scheduler.chunked_prefill": _is_chunked(plan, version),
         "parallel.decode_context_parallel_size": parallel.dcp if parallel.dcp > 1 else None,
         "parallel.data_parallel_size": parallel.dp if parallel.dp > 1 else None,
         "cache.cache_dtype": _WORDS.get(resolved.cache_dtype),

@@ -30,16 +30,18 @@ class Command(ABC):
 
     summary: what it answers, one line, for somebody who has never seen a KV cache. reads: the
     config sections that it reads and other commands do not. example: a whole command line that
-    works. files: what a job leaves in its folder, its document first. columns: what the table of a
-    sweep shows of each job, beside its status and its overrides; legend: the lines under the
-    table that explain them. fields: of the answer, those that every sweep.csv has, whether or not a
-    job came so far.
+    works. word: the setting that a bare word after the command sets ("": none). files: what a
+    job leaves in its folder, its document first. columns: what the table of a sweep shows of
+    each job, beside its status and its overrides; legend: the lines under the table that
+    explain them. fields: of the answer, those that every sweep.csv has, whether or not a job
+    came so far.
     """
 
     summary: ClassVar[str]
     reads: ClassVar[tuple[str, ...]] = ()
     example: ClassVar[str]
     files: ClassVar[tuple[str, ...]]
+    word: ClassVar[str] = ""
     columns: ClassVar[tuple[Column, ...]] = ()
     legend: ClassVar[tuple[str, ...]] = ()
     fields: ClassVar[tuple[str, ...]] = ()

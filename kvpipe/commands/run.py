@@ -6,11 +6,13 @@ Files: plan.json (every figure; docs/plan_schema.md) and memory_map.svg.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command
+from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared, execute
 from kvpipe.report.base import Answer
 from kvpipe.report.contents import contents
@@ -53,7 +55,27 @@ class Run(Command):
     files = ("plan.json", "memory_map.svg")
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
-        return answer_of(report_input(execute(prepared), job))
+        try:
+            result = execute(prepared)
+        except DoesNotFit as error:
+            if prepared.config.plugins["profiling"].name == "log":
+                from kvpipe.commands._refused_log import answer_of_refusal
+
+                if answer := answer_of_refusal(prepared, error, job):
+                    return answer
+            if job is not None:  # a sweep compares its own changes
+                raise
+            from kvpipe.answers.remedies import advised
+
+            raise advised(prepared, error) from error
+        answer = answer_of(report_input(result, job))
+        if answer.status != "does_not_fit" or job is not None:
+            return answer
+        from kvpipe.answers.remedies import ways_line
+
+        line, changes = ways_line(prepared)
+        document = {**answer.document, "advice": [dict(change) for change in changes]}
+        return replace(answer, complaints=(*answer.complaints, line), document=document)
 
 
 def answer_of(report: ReportInput) -> Answer:
@@ -94,8 +116,7 @@ def _holds_nothing(plan: Plan) -> str:
         return ""
     return (
         f"scheduler.max_model_len: engine={plan.engine} starts, but not one request of "
-        f"{capacity.request_len:,} tokens can run. Lower it to {capacity.longest_request:,}, or "
-        "give the cache more memory"
+        f"{capacity.request_len:,} tokens can run"
     )
 
 

@@ -85,6 +85,8 @@ class EngineRules:
     # --- admission and what is printed ---------------------------------------------------------
     admission: Literal["first_group", "every_group"] = "every_group"
     reserves_null_block: bool = True
+    # Share of the blocks that no request may take, whatever it asks for.
+    watermark: float = 0.0
     # The bound it uses, or one that is known to suffice (`peak_blocks`).
     request_bound: Literal["max_blocks", "peak_blocks"] = "peak_blocks"
     # The capacity line. group_share: blocks over groups times the smallest block; by_concurrency:
@@ -105,6 +107,10 @@ class EngineRules:
         if self.mamba_mode_all == "as_none" and asked.mamba_cache_mode == "all":
             changes["mamba_cache_mode"] = "none"
         return replace(asked, **changes) if changes else asked  # type: ignore[arg-type]
+
+    def usable_blocks(self, num_blocks: int) -> int:
+        """Blocks that requests can hold at once: one block is the null block, or more are kept."""
+        return max(0, num_blocks - max(1, int(num_blocks * self.watermark)))
 
     def ignored(self, first: Stores) -> frozenset[str]:
         return self.merge_ignores.get(first, frozenset())

@@ -60,6 +60,23 @@ DEFAULTS: tuple[Row, ...] = (
         source="8192 in 0.26.0, 16384 in 0.33.0; issue 53961 reports the change",
         certain=False,
     ),
+    *(
+        Row(
+            rule="others_charged",
+            value=charged,
+            since=since,
+            until=until,
+            source=source,
+            certain=False,
+        )
+        for charged, since, until, source in (
+            (False, None, (0, 6, 4), "pull request 2863: what is held at the start is left out"),
+            (True, (0, 6, 4), (0, 6, 5), "pull request 9352, reported as issue 10643"),
+            (False, (0, 6, 5), (0, 8, 0), "pull request 10511: each instance counts its own"),
+            (True, (0, 8, 0), (0, 9, 2), "the V1 engine, the default from 0.8.0 (issue 14376)"),
+            (False, (0, 9, 2), None, "pull requests 18974 and 19312: what grows after the start"),
+        )
+    ),
     Row(rule="cpu_block_size", value=128, source="0.17.0 to 0.32.0; started in docs/live.md"),
     Row(
         rule="cpu_latent_block_size",
@@ -180,6 +197,19 @@ def graphs_reserved(version: str) -> bool:
     if not version:
         return True
     return bool(_value("graphs_reserved", version))
+
+
+def others_charged(version: str) -> bool:
+    """Whether memory that other processes hold counts against this instance's share; "": kvpipe's
+    own rules, which take it off to be safe."""
+    if not version:
+        return True
+    return bool(_value("others_charged", version))
+
+
+def all_ranks_sample(version: str) -> bool:
+    """The V0 engine sampled on the first rank alone."""
+    return not version or parse_version(version) >= (0, 8, 0)
 
 
 def chunked_beyond(version: str) -> int:

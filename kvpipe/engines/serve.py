@@ -67,6 +67,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="--max-num-seqs", key="scheduler.max_num_seqs"),
     Flag(name="--max-num-batched-tokens", key="scheduler.max_num_batched_tokens"),
 )
+# The layers of each stage; vLLM reads them from its environment alone.
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+# Before 0.8 a batch must hold a whole prompt, unless this is said.
+CHUNKED = "--enable-chunked-prefill"
 # Flags without a value -> (setting, value).
 SWITCHES: Mapping[str, tuple[str, str]] = {
     "--no-enable-prefix-caching": ("cache.enable_prefix_caching", "false"),
@@ -83,7 +87,7 @@ def serve_line(model: str, settings: Mapping[str, object], version: str) -> str:
     cache.num_blocks stands in for cache.kv_cache_memory_bytes where the release has no such flag.
     """
     release = parse_version(version)
-    words = ["vllm", "serve", model]
+    words = [*_environment(settings), "vllm", "serve", model]
     sized_in_bytes = has_flag("--kv-cache-memory-bytes", release)
     for flag in FLAGS:
         value = settings.get(flag.key)
@@ -95,7 +99,17 @@ def serve_line(model: str, settings: Mapping[str, object], version: str) -> str:
         known = release >= SWITCHES_SINCE.get(name, release)
         if known and str(settings.get(key)).lower() == value:
             words.append(name)
+    if settings.get("scheduler.chunked_prefill"):
+        words.append(CHUNKED)
     return shlex.join(words)
+
+
+def _environment(settings: Mapping[str, object]) -> list[str]:
+    """What no flag carries: layers a stage."""
+    partition = settings.get("parallel.pipeline_partition")
+    if not isinstance(partition, (list, tuple)):
+        return []
+    return [f"{PARTITION}={','.join(map(str, partition))}"]
 
 
 def has_flag(name: str, release: Version) -> bool:
@@ -105,12 +119,20 @@ def has_flag(name: str, release: Version) -> bool:
 
 def read_serve_line(line: str) -> tuple[str, list[str]]:
     """(model, overrides `key=value`) of such a line; ConfigError naming a flag that is unknown."""
-    command, verb, model, *words = shlex.split(line)
+    written = shlex.split(line)
+    overrides: list[str] = []
+    while written and written[0].startswith(f"{PARTITION}="):
+        stages = written.pop(0).partition("=")[2]
+        overrides.append(f"parallel.pipeline_partition=[{stages}]")
+    if len(written) < 3:
+        raise ConfigError(Problem("serve line", "vllm serve MODEL ...", f"'{line}'"))
+    command, verb, model, *words = written
     if (command, verb) != ("vllm", "serve"):
         raise ConfigError(Problem("serve line", "vllm serve MODEL ...", f"'{command} {verb}'"))
-    overrides: list[str] = []
     rest = iter(words)
     for word in rest:
+        if word == CHUNKED:
+            continue  # prompts are always cut, here
         if word in SWITCHES:
             key, value = SWITCHES[word]
         elif word in _BY_NAME:

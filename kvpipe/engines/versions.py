@@ -112,8 +112,34 @@ RULES: tuple[Row, ...] = (
         "issue 43308: the same memory, 55 thousand tokens in 0.20.0, 525 thousand in 0.21.0",
         certain=True,
     ),
+    Row(
+        rule="padding_threshold",
+        value=1.0,
+        until=(0, 12, 0),
+        source="pull request 29303 of November 2025 (19 + 18 layers padded by 17 before it)",
+        certain=False,
+    ),
+    Row(
+        rule="padding_threshold",
+        value=1.25,
+        since=(0, 12, 0),
+        until=(0, 18, 0),
+        source="pull request 29303; 1.25 in 0.17.0, 1.5 in 0.18.0",
+        certain=False,
+    ),
+    Row(
+        rule="padding_threshold",
+        value=1.5,
+        since=(0, 18, 0),
+        source="1.25 in 0.17.0, 1.5 in 0.18.0",
+    ),
     *_changed(
-        "padding_threshold", 1.25, 1.5, (0, 18, 0), "1.25 in 0.17.0, 1.5 in 0.18.0", certain=True
+        "watermark",
+        0.01,
+        0.0,
+        (0, 8, 0),
+        "the block manager of the V0 engine kept 1% free; V1 is the default from 0.8.0",
+        certain=False,
     ),
     *_changed(
         "tokens_in_flight",
@@ -277,8 +303,8 @@ RULES: tuple[Row, ...] = (
 
 # Where two neighbouring sets of rules differ: one release of each set.
 DISTINCT: tuple[str, ...] = (
-    *("0.8.0", "0.12.0", "0.17.0", "0.18.0", "0.19.0", "0.20.0", "0.21.0", "0.23.0"),
-    *("0.26.0", "0.27.0", "0.28.0", "0.29.0", "0.33.0"),
+    *("0.7.0", "0.8.0", "0.11.0", "0.12.0", "0.17.0", "0.18.0", "0.19.0", "0.20.0", "0.21.0"),
+    *("0.23.0", "0.26.0", "0.27.0", "0.28.0", "0.29.0", "0.33.0"),
 )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvpipe.answers.log_settings import said_by, with_log_settings
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.confdir import CONFIG_NAME
@@ -27,6 +28,13 @@ class PreparedRequest:
     wanted_folder: Callable[[], Path]
 
 
+def prepared_values(raw: Mapping[str, Any], overrides: Sequence[str]) -> Prepared:
+    """Composed values, checked and resolved; an engine's log speaks where the overrides do not."""
+    said = said_by(overrides)
+    filled, from_log = with_log_settings(raw, said)
+    return replace(prepare(filled), said=said, from_log=from_log)
+
+
 def prepared_request(
     overrides: Sequence[str],
     *,
@@ -37,7 +45,7 @@ def prepared_request(
     """ConfigError with the problems of composing, of shape and type, and across fields."""
     if config_dir is None and config_path is None and config_name == CONFIG_NAME:
         raw = quick_compose(overrides)
-        if raw is not None and (quick := _quickly(raw)):
+        if raw is not None and (quick := _quickly(raw, overrides)):
             return quick
     from kvpipe.request.compose import compose_request, configuration
 
@@ -45,7 +53,7 @@ def prepared_request(
         composed = compose_request(overrides, config_name)
         problems: list[Problem] = list(composed.problems)
         try:
-            prepared = prepare(composed.raw)
+            prepared = prepared_values(composed.raw, overrides)
         except ConfigError:
             try:
                 prepare(composed.raw, composed.fallback())
@@ -56,10 +64,10 @@ def prepared_request(
     return _of_hydra(prepared, composed.config)
 
 
-def _quickly(raw: dict[str, Any]) -> PreparedRequest | None:
+def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest | None:
     """None where something is wrong: Hydra finds every mistake."""
     try:
-        prepared = prepare(raw)
+        prepared = prepared_values(raw, overrides)
     except ConfigError:
         return None
     return PreparedRequest(

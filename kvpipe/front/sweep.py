@@ -206,16 +206,17 @@ def _job(config: DictConfig) -> float | None:
     """One job, in whichever process the launcher runs it: leaves files, raises nothing."""
     from kvpipe.files.folders import save_config
     from kvpipe.front.job import failure, run_job, write_outcome
-    from kvpipe.pipeline import prepare
+    from kvpipe.front.prepared import prepared_values
     from kvpipe.request.compose import plain
     from kvpipe.request.plain_yaml import dump_yaml
 
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     try:
-        values = plain(config)
-        save_config(as_yaml(config), dump_yaml(list(hydra.overrides.task)), folder)
-        outcome = run_job(prepare(values), lambda: folder, None, job=str(hydra.job.num))
+        values, words = plain(config), list(hydra.overrides.task)
+        save_config(as_yaml(config), dump_yaml(words), folder)
+        prepared = prepared_values(values, words)
+        outcome = run_job(prepared, lambda: folder, None, job=str(hydra.job.num))
     except Exception as error:
         outcome = write_outcome(folder, failure(error))
     return float(outcome.exit_code)

@@ -53,12 +53,15 @@ def flags_to_words(arguments: Sequence[str]) -> list[str]:
 def words_to_overrides(words: Sequence[str]) -> list[str]:
     """Every word as Hydra overrides; ConfigError for one that means nothing."""
     overrides: list[str] = []
-    models = 0
+    models, own = 0, ""
     for position, word in enumerate(words):
         if is_setting(word):
             overrides.append(word)
         elif position == 0 and word in COMMANDS:
             overrides.append(f"command={word}")
+            own = getattr(COMMANDS.get(word), "word", "")
+        elif position == 1 and own:
+            overrides.append(f"{own}={_quoted(word)}")
         elif not models and (model := _model(word)):
             models += 1
             overrides += model

@@ -73,12 +73,26 @@ def _fits(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Line:
     length = plan.limits.max_model_len
     if cap.requests_at_peak == 0:
         return Line(f"IT DOES NOT HOLD ONE REQUEST of max_model_len {length:,} tokens", "bad")
-    pool = size(plan.ranks[0].config.size_bytes)
-    ranks = f" on each of {len(plan.ranks)} ranks" if len(plan.ranks) > 1 else ""
-    what = f"max_model_len {length:,} tokens, {plan.num_blocks:,} blocks, {pool}{ranks}"
+    what = f"max_model_len {length:,} tokens, {plan.num_blocks:,} blocks, {_pools(plan)}"
     if over := max(account.overcommitted_bytes for account in accounts):
         return Line(f"THE DEVICE HAS {size(over)} LESS than this plan takes: {what}", "bad")
     return Line(f"IT FITS: {what}", "good")
+
+
+def _pools(plan: Plan) -> str:
+    """`20.00 GiB on each of 2 ranks`, or what each has where they differ."""
+    pools = [size(rank.config.size_bytes) for rank in plan.ranks]
+    if len(pools) == 1:
+        return pools[0]
+    if len(set(pools)) == 1:
+        return f"{pools[0]} on each of {len(pools)} ranks"
+    smallest = min(plan.ranks, key=lambda rank: rank.config.size_bytes)
+    largest = max(plan.ranks, key=lambda rank: rank.config.size_bytes)
+    ends = [
+        f"{size(each.config.size_bytes)} on rank {plan.ranks.index(each)}"
+        for each in (smallest, largest)
+    ]
+    return f"{ends[0]} to {ends[1]} of {len(pools)}"
 
 
 def _capacity(
@@ -98,7 +112,7 @@ def _capacity(
     ]
     paragraphs = [
         f"{count(plan.num_blocks, 'block')} of {size(one)}: {cap.usable_blocks:,} for requests, "
-        f"{null} null",
+        f"{null} {'null' if null == 1 else 'kept back'}",
         f"longest request: {cap.longest_request:,} tokens, alone in the cache",
         f"a request costs {size(cap.bytes_fixed)} + {size(cap.bytes_per_token)} a token (steady "
         "state, from above)",
@@ -116,13 +130,20 @@ def _capacity(
 
 def how_exact(plan: Plan, profile: MemoryProfile) -> str:
     """Computed exactly, but from bytes that may be an estimate."""
-    kv = min((rank.available_kv for rank in profile.ranks), key=lambda item: item.num_bytes)
+    decides = min(range(len(plan.ranks)), key=lambda i: _blocks_of(plan, profile, i))
+    kv = profile.ranks[decides].available_kv
     if kv.how in ("exact", "set", "measured"):
         return "exact"
-    held = size(plan.ranks[0].config.size_bytes)
+    held = size(plan.ranks[decides].config.size_bytes)
     if kv.low_bytes is None or kv.high_bytes is None:
         return f"exact for {held} of cache, which are {kv.how}"
     return f"exact for {held} of cache, {kv.how}: {size(kv.low_bytes)} to {size(kv.high_bytes)}"
+
+
+def _blocks_of(plan: Plan, profile: MemoryProfile, rank: int) -> float:
+    """Blocks that a rank's own memory would hold: the fewest decide."""
+    width = plan.ranks[rank].config.bytes_per_block
+    return profile.ranks[rank].available_kv_bytes / width if width else float("inf")
 
 
 def _overhead(split: Mapping[str, int]) -> str:

@@ -50,16 +50,8 @@ def _length(plan: Plan, cap: Capacity) -> Iterator[Note]:
             text=f"max_model_len was lowered from {wanted:,} to {planned:,} tokens: one request of "
             f"{wanted:,} needs {count(blocks, 'block')} ({size(num_bytes)}) at its peak, "
             f"{cap.usable_blocks:,} can be given out",
-            knob="raise cache.kv_cache_memory_bytes, or " + _less(cap),
             is_warning=True,
         )
-
-
-def _less(cap: Capacity) -> str:
-    """What lowers the bytes of a request: fewer tokens in flight where these are the peak."""
-    if cap.peak_bytes >= 1.5 * cap.steady_bytes:
-        return "lower scheduler.max_num_batched_tokens"
-    return "store less (cache=fp8, cache=sliding)"
 
 
 def _peak(plan: Plan, cap: Capacity) -> Iterator[Note]:
@@ -97,7 +89,6 @@ def _account(account: RankAccount) -> Iterator[Note]:
         yield Note(
             text=f"rank {account.rank}: {size(padding)} ({percent(padding, pool)}) of the cache is "
             "padding layers: the kinds of layers do not fill groups of one size",
-            knob="compare with cache.disable_hybrid_kv_cache_manager=true",
             is_warning=True,
         )
     if account.overcommitted_bytes:

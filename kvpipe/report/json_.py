@@ -52,6 +52,7 @@ def failure_document(error: KvpipeError, job: str | None = None) -> dict[str, An
         document["needed_bytes"] = list(error.needed_bytes)
         document["available_bytes"] = list(error.available_bytes)
         document["longest_len"] = error.longest_len
+        document["advice"] = [dict(changes) for changes in error.changes]
     if isinstance(error, ConfigError):
         document["problems"] = [vars(problem) for problem in error.problems]
     return document

@@ -14,7 +14,7 @@ from kvpipe.specs.base import DTYPE_BYTES, cdiv
 from kvpipe.stages.binding.base import VerifyReport
 
 if TYPE_CHECKING:  # needed for logs alone
-    from kvpipe.answers.log_comparison import LogComparison
+    from kvpipe.answers.log_answer import LogComparison
 
 
 def report_input(result: Result, job: str | None = None) -> ReportInput:
@@ -57,24 +57,12 @@ def _weights_left_out(result: Result) -> int:
 
 
 def _compared_with_log(result: Result) -> LogComparison | None:
-    log, resolved = result.profile.log, result.prepared.resolved
+    log = result.profile.log
     if log is None:
         return None
-    from kvpipe.answers.log_comparison import compare_with_log
+    from kvpipe.answers.log_answer import compare_with_log
 
-    limits = result.plan.limits
-    return compare_with_log(
-        log,
-        [rank.layers for rank in resolved.ranks],
-        limits,
-        disable_hybrid=result.prepared.config.cache.disable_hybrid_kv_cache_manager,
-        settings={
-            "max_model_len": limits.max_model_len,
-            "max_num_batched_tokens": limits.max_num_batched_tokens,
-            "tp": resolved.parallel.tp,
-            "pp": resolved.parallel.pp,
-        },
-    )
+    return compare_with_log(result.prepared, log, result.plan.limits.max_model_len)
 
 
 def _proof(reports: list[VerifyReport]) -> VerifyReport:

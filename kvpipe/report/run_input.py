@@ -13,7 +13,7 @@ from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryProfile
 
 if TYPE_CHECKING:  # needed for logs alone
-    from kvpipe.answers.log_comparison import LogComparison
+    from kvpipe.answers.log_answer import LogComparison
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ class CacheConfig(Section):
     block_size: Tokens | Literal["auto"]
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
     kv_cache_memory_bytes: Bytes | None
+    may_exceed_device: bool
     cache_dtype: CacheDtype
     sliding_window: Tokens | None
     num_gpu_blocks_override: Annotated[int, Field(ge=0, lt=2**31)] | None

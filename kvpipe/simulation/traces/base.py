@@ -15,6 +15,7 @@ from typing import Annotated, Any, BinaryIO, ClassVar, Literal
 from pydantic import Field
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.regular import not_regular
 from kvpipe.request.config import Count, Section
 from kvpipe.request.schema import shown
 
@@ -169,8 +170,8 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         path = path.expanduser()
-        if path.exists() and not (path.is_file() or path.is_dir()):  # would be waited for
-            raise ValueError("a pipe or a device, not a file")
+        if kind := not_regular(path):
+            raise ValueError(kind)
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(_raw_lines(file), 1):  # noqa: B007
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")

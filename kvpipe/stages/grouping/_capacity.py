@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 
 from kvpipe.cache.plan import Capacity, GroupDemand, KVCacheConfig
+from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping.admission import longest_length
 
 
-def true_capacity(config: KVCacheConfig, limits: RequestLimits) -> Capacity | None:
+def true_capacity(
+    config: KVCacheConfig, limits: RequestLimits, rules: EngineRules
+) -> Capacity | None:
     """Of one rank's config; None when a request stores nothing."""
     specs = Counter(group.spec for group in config.groups)
-    length, width, usable = limits.max_model_len, config.bytes_per_block, config.num_blocks - 1
+    length, width = limits.max_model_len, config.bytes_per_block
+    usable = rules.usable_blocks(config.num_blocks)
     peaks = {spec: spec.peak_blocks(limits) for spec in specs}
     steadies = {spec: spec.steady_blocks(length, limits) for spec in specs}
     peak = sum(peaks[spec] * times for spec, times in specs.items())

@@ -13,7 +13,7 @@ from kvpipe.stages.grouping.ranks import RankedPlans
 
 def notes(request: GroupingRequest, made: RankedPlans, capacity: Capacity | None) -> Iterator[Note]:
     yield from _release(request)
-    yield from _stranded(made)
+    yield from _stranded(request, made)
     yield from _batch_beside_windows(request, made)
     if capacity is not None:
         yield from _unschedulable(request, capacity)
@@ -27,12 +27,15 @@ def _release(request: GroupingRequest) -> Iterator[Note]:
         yield Note(text=text, knob="engine.version", is_warning=True)
 
 
-def _stranded(made: RankedPlans) -> Iterator[Note]:
+def _stranded(request: GroupingRequest, made: RankedPlans) -> Iterator[Note]:
     stranded = [(i, r.stranded_bytes) for i, r in enumerate(made.ranks) if r.stranded_bytes]
     if stranded:
         listed = ", ".join(f"rank {i} {size(num_bytes)}" for i, num_bytes in stranded)
-        text = f"unused, since every rank has the blocks of the poorest: {listed}"
-        yield Note(text=text, is_warning=True)
+        asked = request.num_gpu_blocks_override
+        reason = "every rank has the blocks of the poorest"
+        if asked is not None:
+            reason = f"cache.num_gpu_blocks_override={asked:,}"
+        yield Note(text=f"unused, since {reason}: {listed}", is_warning=True)
 
 
 def _batch_beside_windows(request: GroupingRequest, made: RankedPlans) -> Iterator[Note]:

@@ -64,6 +64,11 @@ class Admission:
     def fits(self, limits: RequestLimits) -> bool:
         return self.required_bytes(limits) <= self.usable
 
+    def runs(self, limits: RequestLimits, num_blocks: int) -> bool:
+        """Whether a request of the full length can really be held, whatever the check counts."""
+        needed = sum(group.spec.peak_blocks(limits) for group in self.pool.groups)
+        return needed <= self.rules.usable_blocks(num_blocks)
+
     def admits(self, limits: RequestLimits) -> bool:
         """Whether an engine starts: it fits, and there is anything at all to hold requests."""
         return self.usable > 0 and self.fits(limits)
@@ -136,16 +141,20 @@ def _too_small(
 ) -> DoesNotFit:
     """What one request needs, what is there, the longest that fits, and what helps. The bytes
     said are those to give: with the null block, where the engine keeps one."""
+    if longest:  # the rank that allows the shortest length decides
+        counted = [each for each in ranks if not _is_exempt(each)]
+        rank = min(counted, key=lambda each: each.longest(limits) or 0)
     have = max(0, rank.memory)
     page = rank.pool.bytes_per_block or 1
     where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
     blocks, null = rank.blocks(limits), ""
     if rank.null_bytes:
         blocks, null = blocks + 1, ", the null block included"
+    needed_text, have_text = _told_apart(rank.needed_bytes(limits), have)
     needs = (
         f"scheduler.max_model_len: one request of {count(limits.max_model_len, 'token')} needs "
-        f"{count(blocks, 'block')} ({size(rank.needed_bytes(limits))}{null}){where}, "
-        f"{have // page:,} {'fits' if have // page == 1 else 'fit'} ({size(have)})."
+        f"{count(blocks, 'block')} ({needed_text}{null}){where}, "
+        f"{have // page:,} {'fits' if have // page == 1 else 'fit'} ({have_text})."
     )
     return DoesNotFit(
         f"{needs} {_advice(rank, limits, ranks, longest)}",
@@ -156,15 +165,39 @@ def _too_small(
     )
 
 
+def _told_apart(needed: int, have: int) -> tuple[str, str]:
+    """Both sizes, with as many digits as it takes to see that they differ."""
+    short = size(needed), size(have)
+    if short[0] != short[1]:
+        return short
+    return f"{needed:,} bytes", f"{have:,} bytes"
+
+
 def _advice(
     rank: Admission, limits: RequestLimits, ranks: Sequence[Admission], longest: int | None
 ) -> str:
-    ways = [f"Lower it to {longest:,}"] if longest else []
+    ways = []
+    if longest and (shorter := longest_that_runs(ranks, limits)):
+        ways.append(f"Lower it to {shorter:,}")
     if batch := smaller_batch(ranks, limits):
         ways.append(f"lower scheduler.max_num_batched_tokens to {batch:,}")
     ways.append(f"raise {rank.knob}")
     line = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
-    return line if longest else f"No length fits: {line}"
+    return line if ways[0].startswith("Lower") else f"No length fits: {line}"
+
+
+def longest_that_runs(ranks: Sequence[Admission], limits: RequestLimits) -> int | None:
+    """The longest length that every rank admits and can hold; None where there is none. An engine
+    may admit a length that it can never schedule."""
+    admitted = longest_everywhere(ranks, limits)
+    if admitted is None:
+        return None
+    counts = [each.pool.num_blocks(each.memory) for each in ranks]
+    common = min((n for n in counts if n is not None), default=0)
+    return longest_length(
+        lambda n: all(each.runs(limits.with_length(n), common) for each in ranks),
+        admitted,
+    )
 
 
 def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | None:
@@ -172,7 +205,8 @@ def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | No
     on every rank: tokens in flight are held beside a window. None if no batch budget does it."""
     batch = limits.max_num_batched_tokens // 2
     while batch >= 256:
-        if all(rank.fits(replace(limits, max_num_batched_tokens=batch)) for rank in ranks):
+        fewer = replace(limits, max_num_batched_tokens=batch)
+        if longest_that_runs(ranks, fewer) == limits.max_model_len:
             return batch
         batch //= 2
     return None

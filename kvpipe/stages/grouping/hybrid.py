@@ -53,7 +53,7 @@ def make_plan(request: GroupingRequest) -> Plan:
         for rules in request.compared
         if rules.name != request.rules.name
     ]
-    capacity = _widest_capacity(made.ranks, seen)
+    capacity = _widest_capacity(made.ranks, seen, request.rules)
     return Plan(
         engine=request.rules.name,
         limits=seen,
@@ -80,10 +80,12 @@ def _as_printed_by(
     return made.ranks[0].printed
 
 
-def _widest_capacity(ranks: Sequence[RankPlan], limits: RequestLimits) -> Capacity | None:
+def _widest_capacity(
+    ranks: Sequence[RankPlan], limits: RequestLimits, rules: EngineRules
+) -> Capacity | None:
     """Of the rank with the most bytes a block: all ranks have the same blocks."""
     widest = max(ranks, key=lambda rank: rank.config.bytes_per_block)
-    return true_capacity(widest.config, limits)
+    return true_capacity(widest.config, limits, rules)
 
 
 PLUGIN = HybridGrouping

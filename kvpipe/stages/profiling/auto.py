@@ -16,7 +16,6 @@ from kvpipe.stages.profiling.base import (
     same_on_every_rank,
 )
 from kvpipe.stages.profiling.estimate import EstimateProfiling
-from kvpipe.stages.profiling.fixed import by_hand
 from kvpipe.stages.validation.base import ResolvedDevice
 
 
@@ -30,8 +29,6 @@ class AutoProfiling:
         self.options = options
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
-        if request.kv_cache_memory_bytes is not None:
-            return same_on_every_rank("fixed", request, by_hand(request))
         if request.device.type != "cpu":
             options = EstimateProfiling.Options(**shipped_option("profiling", "estimate"))
             return EstimateProfiling(options).run(request, backend)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kvpipe.backends.base import MemoryInfo
+from kvpipe.logs.engine_log import EngineLog
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
-from kvpipe.stages.profiling.log_figures import EngineLog
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
 
 
@@ -20,10 +20,11 @@ class AsksMemory(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilingRequest:
-    """What the plugins may ask about. kv_cache_memory_bytes, when set, wins over all of them.
+    """What the plugins may ask about. kv_cache_memory_bytes is for `every_rank` alone: when it is
+    set, no plugin is asked.
 
     stage_layers: model layers of each pipeline stage. engine_version: the release that is planned
-    for ("": none in particular).
+    for ("": none in particular). ranks: those that are on this device (None: all).
     """
 
     model: ModelGeometry
@@ -36,6 +37,7 @@ class ProfilingRequest:
     max_num_seqs: int
     stage_layers: tuple[int, ...] = ()
     engine_version: str = ""
+    ranks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,5 @@ def device_total(device: ResolvedDevice) -> MemoryItem:
 
 def same_on_every_rank(plugin: str, request: ProfilingRequest, memory: RankMemory) -> MemoryProfile:
     """One account for every rank, where nothing distinguishes them."""
-    count = request.parallel.tp * request.parallel.pp
-    return MemoryProfile(
-        plugin=plugin, ranks=tuple(replace(memory, rank=rank) for rank in range(count))
-    )
+    here = request.ranks or range(request.parallel.tp * request.parallel.pp)
+    return MemoryProfile(plugin=plugin, ranks=tuple(replace(memory, rank=rank) for rank in here))

@@ -7,13 +7,15 @@ card: what other processes hold of it is taken off the same share.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
+from dataclasses import replace
+from math import ceil, floor
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from kvpipe.engines.defaults import graphs_reserved
+from kvpipe.engines.defaults import all_ranks_sample, graphs_reserved, others_charged
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
 from kvpipe.request.quantities import Bytes, parse_size
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
@@ -25,10 +27,8 @@ from kvpipe.stages.profiling.base import (
     ProfilingRequest,
     RankMemory,
     device_total,
-    same_on_every_rank,
 )
 from kvpipe.stages.profiling.estimates import GIB, Estimate, activations, context, graphs
-from kvpipe.stages.profiling.fixed import by_hand
 
 
 class EstimateProfiling:
@@ -43,8 +43,6 @@ class EstimateProfiling:
         self.options = options
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
-        if request.kv_cache_memory_bytes is not None:
-            return same_on_every_rank(self.options.name, request, by_hand(request))
         if request.device.type == "cpu":
             raise ConfigError(
                 Problem(
@@ -55,18 +53,16 @@ class EstimateProfiling:
                 )
             )
         tp, pp = request.parallel.tp, request.parallel.pp
-        by_stage = [self.rank_memory(stage, request) for stage in range(pp)]
-        ranks = [
-            RankMemory(
-                rank=stage * tp + tp_rank,
-                total=one.total,
-                requested=one.requested,
-                charged=one.charged,
-                available_kv=one.available_kv,
-            )
-            for stage, one in enumerate(by_stage)
-            for tp_rank in range(tp)
-        ]
+        here = request.ranks or range(tp * pp)
+
+        def kind(rank: int) -> tuple[int, bool]:
+            return rank // tp, rank % tp == 0 or all_ranks_sample(request.engine_version)
+
+        by_stage = {
+            (stage, samples): self.rank_memory(stage, request, samples)
+            for stage, samples in dict.fromkeys(map(kind, here))
+        }
+        ranks = [replace(by_stage[kind(rank)], rank=rank) for rank in here]
         notes = tuple(self.notes(request))
         return MemoryProfile(plugin=self.options.name, ranks=tuple(ranks), notes=notes)
 
@@ -78,8 +74,11 @@ class EstimateProfiling:
         if self.options.other_instances_bytes:
             yield _other_instances(self.options.other_instances_bytes, request)
 
-    def rank_memory(self, stage: int, request: ProfilingRequest) -> RankMemory:
-        """The account of one rank of a pipeline stage."""
+    def rank_memory(
+        self, stage: int, request: ProfilingRequest, samples: bool = True
+    ) -> RankMemory:
+        """The account of one rank of a pipeline stage. samples: it runs the sampler, where the
+        stage does."""
         total, share = device_total(request.device), request.gpu_memory_utilization
         requested = MemoryItem(
             name="requested",
@@ -87,8 +86,9 @@ class EstimateProfiling:
             how=total.how,
             source=f"total x cache.gpu_memory_utilization={share}, a share of the whole card",
         )
+        _refuse_without_room(requested, total, self.options.other_instances_bytes, request)
         own = (self.weights(stage, request), *adapters(request))
-        charged = (*own, *self.ranges(stage, request))
+        charged = (*own, *self.ranges(stage, request, samples))
         available = requested.num_bytes - sum(item.num_bytes for item in charged)
         if available <= 0:
             raise DoesNotFit(_nothing_left(requested, charged, total), available_bytes=(available,))
@@ -104,8 +104,9 @@ class EstimateProfiling:
             rank=stage, total=total, requested=requested, charged=charged, available_kv=item
         )
 
-    def ranges(self, stage: int, request: ProfilingRequest) -> list[MemoryItem]:
-        """Activations, context, graphs where this release reserves them, other processes."""
+    def ranges(self, stage: int, request: ProfilingRequest, samples: bool) -> list[MemoryItem]:
+        """What loading makes of the weights, activations, context, graphs where this release
+        reserves them, other processes where it counts them."""
         options, model, tp = self.options, request.model, request.parallel.tp
         last = stage == request.parallel.pp - 1
         peak = activations(
@@ -113,13 +114,16 @@ class EstimateProfiling:
             batched_tokens=request.max_num_batched_tokens,
             max_num_seqs=request.max_num_seqs,
             tp=tp,
-            has_head=last,
+            has_head=last and samples,
+            is_packed=is_packed(model, request.served_dtype),
         )
-        items = [_item(peak), _item(context(tp))]
+        items = [_item(peak), _item(context(tp, request.device.total_bytes))]
+        if options.weights_bytes == "auto":
+            items.insert(0, loading(self.weights(stage, request), request))
         if not options.enforce_eager and graphs_reserved(request.engine_version):
             layers = request.stage_layers[stage] if request.stage_layers else model.num_layers
             items.append(_item(graphs(model, num_layers=layers, max_num_seqs=request.max_num_seqs)))
-        if options.other_instances_bytes:
+        if options.other_instances_bytes and others_charged(request.engine_version):
             items.append(
                 MemoryItem(
                     name="other instances",
@@ -139,6 +143,29 @@ class EstimateProfiling:
                 source="profiling.weights_bytes",
             )
         return rank_weights(stage, request)
+
+
+def is_packed(model: ModelGeometry, served_dtype: str) -> bool:
+    """Whether the checkpoint has fewer bytes than its numbers take in the served dtype."""
+    whole = (model.parameter_count or 0) * DTYPE_BYTES[served_dtype]
+    return model.weight_bytes is not None and model.weight_bytes < 0.9 * whole
+
+
+def loading(weights: MemoryItem, request: ProfilingRequest) -> MemoryItem:
+    """What an engine makes of the file's bytes: padded vocabularies and buffers; of packed weights
+    also alignment, copies and what is unpacked for good."""
+    packed = is_packed(request.model, request.served_dtype)
+    best, high = (0.015, 0.10) if packed else (0.0, 0.006)
+    return MemoryItem(
+        name="loading",
+        num_bytes=int(weights.num_bytes * best),
+        how="estimated",
+        source="engines hold 1.4% to 8.6% more than a packed file has (three logs)"
+        if packed
+        else "padding and buffers: 0 to 0.5% of the weights in four logs",
+        low_bytes=0,
+        high_bytes=int(weights.num_bytes * high),
+    )
 
 
 def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
@@ -200,17 +227,32 @@ def _at_most(item: MemoryItem) -> int:
     return item.num_bytes if item.high_bytes is None else item.high_bytes
 
 
+def _refuse_without_room(
+    requested: MemoryItem, total: MemoryItem, held: int, request: ProfilingRequest
+) -> None:
+    """Releases that do not count what others hold ask for their whole share at the start."""
+    free = total.num_bytes - held
+    if not held or others_charged(request.engine_version) or requested.num_bytes <= free:
+        return
+    share = floor(100 * max(0, free) / total.num_bytes) / 100
+    way = f"No share above {share:.2f} can be asked for"
+    raise DoesNotFit(
+        f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB must be free when vLLM "
+        f"{request.engine_version} starts, and {max(0, free) / GIB:.2f} GiB are, beside the "
+        f"{held / GIB:.2f} GiB of other processes. {way}",
+        needed_bytes=(requested.num_bytes,),
+        available_bytes=(max(0, free),),
+    )
+
+
 def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...], total: MemoryItem) -> str:
     parts = " + ".join(f"{item.name} {item.num_bytes / GIB:.2f} GiB" for item in charged)
     needed = sum(item.num_bytes for item in charged) / total.num_bytes
-    way = f"Raise it above {needed:.2f}, " if needed < 1 else ""
-    lower = "lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs, raise "
-    if not way:
-        lower = lower.capitalize()
+    share = ceil(1000 * needed) / 1000  # rounded to the safe side
+    way = f"Raise it above {share:.3f}" if share < 1 else ""
     return (
         f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB requested of the whole "
-        f"card, {parts} leave nothing for the KV cache. {way}{lower}"
-        "parallel.tensor_parallel_size, or choose a larger device"
+        f"card, {parts} leave nothing for the KV cache. {way}".rstrip()
     )
 
 
@@ -251,12 +293,20 @@ def _graphs_outside(request: ProfilingRequest) -> Note:
 
 def _other_instances(held: int, request: ProfilingRequest) -> Note:
     total, share = request.device.total_bytes, request.gpu_memory_utilization
+    if not others_charged(request.engine_version):
+        return Note(
+            text=f"other processes hold {held / GIB:.2f} GiB: vLLM {request.engine_version} counts "
+            "what grows after its start, so they must be there before it starts, and grow no more",
+            knob="cache.kv_cache_memory_bytes, which no neighbour changes",
+            is_warning=True,
+        )
+    alone = ceil(100 * (share + held / total)) / 100
+    raised = f"cache.gpu_memory_utilization={alone:.2f}, or " if alone < 1 else ""
     return Note(
         text=f"other processes hold {held / GIB:.2f} GiB, which counts against this instance's "
         f"share: it needs {share + held / total:.2f} to get what {share:.2f} gives it alone. Valid "
         "when the others started before: started at once, each counts the other's weights",
-        knob=f"cache.gpu_memory_utilization={min(1.0, share + held / total):.2f}, or "
-        "cache.kv_cache_memory_bytes",
+        knob=f"{raised}cache.kv_cache_memory_bytes",
         is_warning=True,
     )
 

@@ -13,7 +13,6 @@ from kvpipe.stages.profiling.base import (
     ProfilingRequest,
     RankMemory,
     device_total,
-    same_on_every_rank,
 )
 
 
@@ -28,16 +27,15 @@ class FixedProfiling:
         self.options = options
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
-        if request.kv_cache_memory_bytes is None:
-            raise ConfigError(
-                Problem(
-                    "cache.kv_cache_memory_bytes",
-                    "bytes a rank, since profiling=fixed",
-                    "null",
-                    'set it ("30GiB"), or choose profiling=auto',
-                )
+        """Asked only where no size is set."""
+        raise ConfigError(
+            Problem(
+                "cache.kv_cache_memory_bytes",
+                "bytes a rank, since profiling=fixed",
+                "null",
+                'set it ("30GiB"), or choose profiling=auto',
             )
-        return same_on_every_rank(self.options.name, request, by_hand(request))
+        )
 
 
 def by_hand(request: ProfilingRequest) -> RankMemory:

@@ -5,12 +5,18 @@ Each rank gets its own figure where the log tells ranks apart, else the poorest 
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
-from kvpipe.request.schema import shown
+from kvpipe.logs.contradictions import contradictions
+from kvpipe.logs.engine_log import EngineLog
+from kvpipe.logs.figures import GIB, Figure
+from kvpipe.logs.lines import no_log
+from kvpipe.logs.reading import read_file
+from kvpipe.notes import Note
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -18,11 +24,7 @@ from kvpipe.stages.profiling.base import (
     ProfilingRequest,
     RankMemory,
     device_total,
-    same_on_every_rank,
 )
-from kvpipe.stages.profiling.fixed import by_hand
-from kvpipe.stages.profiling.log_figures import GIB, EngineLog, Figure
-from kvpipe.stages.profiling.log_lines import read_log
 from kvpipe.stages.validation.base import ResolvedDevice
 
 # Account -> the log's figures for it. Graphs captured before the cache was sized are charged.
@@ -43,43 +45,30 @@ class LogProfiling:
         self.options = options
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
-        log = read_log(*self._text())
-        if request.kv_cache_memory_bytes is not None:
-            profile = same_on_every_rank(self.options.name, request, by_hand(request))
-            return MemoryProfile(plugin=profile.plugin, ranks=profile.ranks, log=log)
+        log = self.log()
         _refuse_on_this_cpu(log, request)
         count = request.parallel.tp * request.parallel.pp
         ranks = tuple(
             _rank_memory(rank, log, figure, request)
             for rank, figure in enumerate(available_by_rank(log, count))
         )
-        return MemoryProfile(plugin=self.options.name, ranks=ranks, log=log)
+        return MemoryProfile(
+            plugin=self.options.name, ranks=ranks, log=log, notes=tuple(_notes(log))
+        )
+
+    def beside_set_by_hand(self, profile: MemoryProfile) -> MemoryProfile:
+        """What the log printed is compared whatever size the user set."""
+        log = self.log()
+        return replace(profile, log=log, notes=tuple(_notes(log)))
 
     def memory_knob(self, device: ResolvedDevice) -> str:
         return ""  # the log's figure is taken as given
 
-    def _text(self) -> tuple[str, str]:
-        """(text, path as messages give it)"""
-        asked = self.options.path
-        if asked is None:
-            raise _no_log("null")
-        try:
-            path = Path(asked).expanduser()
-            if not path.is_file():
-                raise _no_log(shown(asked))
-            content = path.read_bytes()
-        except (OSError, ValueError, RuntimeError) as error:  # too long, of others, NUL, ~nobody
-            reason = getattr(error, "strerror", None) or error
-            raise _no_log(f"{shown(asked)} ({reason})") from error
-        # What a Windows shell redirects a log into.
-        is_utf_16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-        return content.decode("utf-16" if is_utf_16 else "utf-8", errors="replace"), shown(asked)
-
-
-def _no_log(got: str) -> ConfigError:
-    return ConfigError(
-        Problem("profiling.path", "the log file of an engine, since profiling=log", got)
-    )
+    def log(self) -> EngineLog:
+        """The last start in the file."""
+        if self.options.path is None:
+            raise no_log("null")
+        return read_file(self.options.path)
 
 
 def _refuse_on_this_cpu(log: EngineLog, request: ProfilingRequest) -> None:
@@ -104,7 +93,7 @@ def available_by_rank(log: EngineLog, num_ranks: int) -> tuple[Figure, ...]:
     found = _cache_memory(log)
     if not found:
         blocks = log.counts.get("num_gpu_blocks")
-        hint = f"; it had {blocks:,} blocks: set cache.num_gpu_blocks_override" if blocks else ""
+        hint = f"; it had {blocks:,} blocks" if blocks else ""
         raise ConfigError(
             Problem(
                 "profiling.path",
@@ -124,21 +113,15 @@ def available_by_rank(log: EngineLog, num_ranks: int) -> tuple[Figure, ...]:
 
 
 def _cache_memory(log: EngineLog) -> tuple[Figure, ...]:
-    """vLLM says it; SGLang says how large the arrays are that it allocated."""
-    if log.engine == "vllm":
-        return log.per_rank("available_kv")
-    pools = []
-    for figures in log.ranks.values():
-        parts = [figures[name] for name in ("k", "v", "kv", "conv", "ssm") if name in figures]
-        if parts:
-            pools.append(
-                Figure(
-                    num_bytes=sum(part.num_bytes for part in parts),
-                    low=sum(part.low for part in parts),
-                    high=sum(part.high for part in parts),
-                )
-            )
-    return tuple(pools)
+    """Some engines say it; others say how large the arrays are that they allocated."""
+    return log.per_rank("available_kv") or log.per_rank("pools")
+
+
+def _notes(log: EngineLog) -> Iterator[Note]:
+    for text in log.notes:
+        yield Note(text=text)
+    for text in contradictions(log):
+        yield Note(text=f"the log contradicts itself: {text}", is_warning=True)
 
 
 def _charged(log: EngineLog) -> dict[str, int]:

@@ -13,7 +13,6 @@ from kvpipe.stages.profiling.base import (
     RankMemory,
     same_on_every_rank,
 )
-from kvpipe.stages.profiling.fixed import by_hand
 
 
 class MeasuredProfiling:
@@ -33,8 +32,6 @@ class MeasuredProfiling:
                     "'measured'",
                 )
             )
-        if request.kv_cache_memory_bytes is not None:
-            return same_on_every_rank(self.options.name, request, by_hand(request))
         info = backend.memory_info()
         total = MemoryItem(
             name="total", num_bytes=info.total_bytes, how="measured", source=info.source

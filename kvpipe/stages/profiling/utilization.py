@@ -24,7 +24,6 @@ from kvpipe.stages.profiling.base import (
     device_total,
     same_on_every_rank,
 )
-from kvpipe.stages.profiling.fixed import by_hand
 
 GIB = 2**30
 # CUDA context, cuBLAS workspaces and the allocator's own slack, as engines log it on one GPU.
@@ -43,8 +42,6 @@ class UtilizationProfiling:
         self.options = options
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
-        if request.kv_cache_memory_bytes is not None:
-            return same_on_every_rank(self.options.name, request, by_hand(request))
         total = device_total(request.device)
         share = request.gpu_memory_utilization
         requested = MemoryItem(
@@ -132,7 +129,8 @@ def _nothing_left(
     text += f"block, {requested / GIB:.2f} GiB are requested: {(needed - requested) / GIB:.2f} GiB "
     text += "too few. "
     if needed < total:
-        return text + f"Raise it above {needed / total:.3f}, or parallel.tensor_parallel_size"
+        share = ceil(1000 * needed / total) / 1000  # rounded to the safe side
+        return text + f"Raise it above {share:.3f}, or parallel.tensor_parallel_size"
     ranks = smallest_split(request, requested, needed)
     device = f"Device {request.device.name} has {total / GIB:.2f} GiB. "
     if ranks is None:

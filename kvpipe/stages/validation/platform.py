@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from kvpipe.engines.arguments import Arguments, refused_arguments
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
@@ -77,6 +78,15 @@ class _Resolution:
         length = lengths.max_model_len if lengths else model.context_length
         layers = self.attempt(lambda: self.layers(model, device, dtypes, what_if, length))
         ranks = self.attempt(lambda: to_ranks(model, layers or [], config.parallel))
+        self.problems += refused_arguments(
+            Arguments(
+                max_num_batched_tokens=sizes.max_num_batched_tokens,
+                max_num_seqs=sizes.max_num_seqs,
+                dtype=config.plugins["model"].options.dtype,
+                compute_capability=device.compute_capability,
+            ),
+            config.plugins["engine"].make().version,
+        )
         if self.problems or lengths is None or backend is None or ranks is None:
             raise ConfigError(self.problems)
         self.advise(model, what_if)

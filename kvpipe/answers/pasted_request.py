@@ -1,0 +1,189 @@
+"""What somebody pasted (a log, a command line, both) -> the request that it stands for.
+
+What the user says on kvpipe's own command line wins; then what the engine printed; then the pasted
+command. A model or a device that nothing names is asked for, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kvpipe.engines.pasted import Pasted, read_pasted
+from kvpipe.engines.versions import NEWEST, parse_version
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.logs.engine_log import EngineLog
+from kvpipe.logs.lines import encoding_of, open_log
+from kvpipe.logs.reading import NO_FIGURES, read_file
+from kvpipe.pipeline import Prepared, prepare
+from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.request.nicknames import hub_name_is_shipped, option_named
+from kvpipe.request.quantities import parse_size
+
+HEAD = 2**17  # bytes of the file in which a command line is looked for
+NEAR = 0.012  # share by which a card's printed memory differs from the shipped figure
+# Endings that leave the shape of a model as it is.
+_SAME_SHAPE = re.compile(
+    r"(?:[-_](?:instruct|it|chat|hf|base|pt|awq|gptq|fp8|w8a8|int4|int8|quantized|dynamic|"
+    r"2407|v0\.[0-9]|[48]bit))+$"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastedRequest:
+    """log, command: what was found (None: not there). prepared: the request they stand for."""
+
+    prepared: Prepared
+    log: EngineLog | None
+    command: Pasted | None
+
+
+def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
+    """prepared: the request without the file, which says what the user said. ConfigError with what
+    is missing."""
+    text = _head(path)
+    log, command = _log(path), read_pasted(text)
+    if log is None and command is None:
+        raise ConfigError(
+            Problem(
+                "command.path",
+                "an engine's log with its memory lines, or a line such as vllm serve MODEL ...",
+                f"neither in {path}",
+            )
+        )
+    raw = _filled(prepared, log, command, text, path)
+    made = replace(prepare(raw), said=prepared.said)
+    return PastedRequest(prepared=made, log=log, command=command)
+
+
+def _head(path: str) -> str:
+    stream, _ = open_log(path)
+    with stream:
+        start = stream.read(HEAD)
+    return start.decode(encoding_of(start), errors="replace")
+
+
+def _log(path: str) -> EngineLog | None:
+    try:
+        return read_file(path)
+    except ConfigError as error:
+        if error.problems[0].got == NO_FIGURES:
+            return None
+        raise
+
+
+# --- the request ---
+def _filled(
+    prepared: Prepared, log: EngineLog | None, command: Pasted | None, text: str, path: str
+) -> dict[str, Any]:
+    raw = dict(prepared.raw)
+    said = prepared.said
+    problems: list[Problem] = []
+    if not _is_said(said, "model"):
+        raw["model"] = _model(log, command, problems)
+    if not _is_said(said, "device"):
+        raw["device"] = _device(log, text, problems)
+    if problems:
+        raise ConfigError(problems)
+    if not _is_said(said, "engine"):
+        raw["engine"] = _engine(log)
+    if not _is_said(said, "scheduler"):
+        raw["scheduler"] = shipped_option("scheduler", "default") | _of_the_engine()
+    if not _is_said(said, "profiling"):
+        raw["profiling"] = _profiling(log, path)
+    settings = {**(command.settings if command else {}), **(log.settings if log else {})}
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        if key not in said and name in raw.get(section, {}):
+            raw[section] = {**raw[section], name: value}
+    raw["backend"] = shipped_option("backend", "meta")
+    return raw
+
+
+def _is_said(said: frozenset[str], section: str) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for key in said)
+
+
+def _of_the_engine() -> dict[str, Any]:
+    """What a server sets when nobody does."""
+    return {
+        "max_num_batched_tokens": "auto",
+        "max_num_seqs": "auto",
+        "max_concurrent_batches": "auto",
+    }
+
+
+def _engine(log: EngineLog | None) -> dict[str, Any]:
+    version = (log.version if log is not None else None) or ""
+    try:
+        release = parse_version(f"{version}.0" if version.count(".") == 1 else version)
+    except ValueError:
+        release = NEWEST
+    return {"name": "vllm", "version": ".".join(map(str, release))}
+
+
+def _profiling(log: EngineLog | None, path: str) -> dict[str, Any]:
+    if log is not None and (log.per_rank("available_kv") or log.per_rank("pools")):
+        return {"name": "log", "path": path}
+    return shipped_option("profiling", "estimate")
+
+
+def _model(
+    log: EngineLog | None, command: Pasted | None, problems: list[Problem]
+) -> dict[str, Any]:
+    names = [command.model if command else None, log.model if log else None]
+    for name in filter(None, names):
+        if preset := _preset(name):
+            return shipped_option("model", preset)
+        if (Path(name) / "config.json").is_file():
+            return {**shipped_option("model", "hf"), "path": name}
+    got = f"'{next(filter(None, names))}'" if any(names) else "none that the file names"
+    knob = "say model=<preset>, a folder or org/name after the file"
+    problems.append(Problem("model", "a model whose shape kvpipe has", got, knob))
+    return {}
+
+
+def _preset(name: str) -> str | None:
+    """The shipped model of that Hub name, or with the same last part but for endings that leave the
+    shape alone."""
+    last = name.rstrip("/").rpartition("/")[2]
+    try:
+        return (
+            hub_name_is_shipped(name)
+            or option_named("model", last)
+            or option_named("model", _SAME_SHAPE.sub("", last.lower()))
+        )
+    except ConfigError:  # a name that fits two presets is none
+        return None
+
+
+def _device(log: EngineLog | None, text: str, problems: list[Problem]) -> dict[str, Any]:
+    total = log.least("total") if log is not None else None
+    if total is not None and (name := device_of(total.num_bytes)):
+        return shipped_option("device", name)
+    for name in _devices():
+        words = name.replace("_", "[ _-]?")
+        if re.search(rf"\b{words}\b", text[:HEAD], re.IGNORECASE):
+            return shipped_option("device", name)
+    problems.append(
+        Problem("device", "a device, which the file does not name", "nothing", "say device=...")
+    )
+    return {}
+
+
+def device_of(total_bytes: int) -> str | None:
+    """The shipped accelerator whose memory is nearest, if it is near."""
+    sizes = {name: size for name, size in _devices().items()}
+    name = min(sizes, key=lambda each: abs(sizes[each] - total_bytes))
+    return name if abs(sizes[name] - total_bytes) <= NEAR * total_bytes else None
+
+
+@cache
+def _devices() -> Mapping[str, int]:
+    names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
+    options = {name: shipped_option("device", name) for name in sorted(names)}
+    return {name: int(parse_size(option["memory_bytes"])) for name, option in options.items()}

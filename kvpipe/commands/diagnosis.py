@@ -1,0 +1,244 @@
+"""A pasted log or command line -> what the engine did with the memory, what is wrong, what to run.
+
+At most MOST_LINES lines, the worst trouble first. The line to paste was planned; where no change is
+known to help, the trouble is called unknown, with the figures that do not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
+from kvpipe.answers.pasted_request import PastedRequest
+from kvpipe.answers.remedies import changed, ways_out
+from kvpipe.answers.serve_line import line_for
+from kvpipe.cache.plan import Plan
+from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
+from kvpipe.logs.contradictions import contradictions
+from kvpipe.logs.engine_log import EngineLog
+from kvpipe.logs.figures import GIB
+from kvpipe.notes import Note
+from kvpipe.pipeline import Prepared, execute, make_backend, plan_with, prepare, profile_ranks
+from kvpipe.report.derived_notes import all_notes
+from kvpipe.report.of_run import report_input
+from kvpipe.stages.profiling.base import MemoryProfile
+
+MOST_LINES = 20
+MOST_TROUBLES = 8
+_ITEMS = (
+    ("total", "the card has"),
+    ("requested", "the engine may use"),
+    ("weights", "weights"),
+    ("draft_weights", "weights of the draft"),
+    ("activations", "activations"),
+    ("non_torch", "outside torch"),
+    ("graphs", "CUDA graphs"),
+    ("available_kv", "left for the cache"),
+    ("pools", "arrays of the cache"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """text: what is wrong. stops: the engine does not start, or serves nothing. change: what was
+    planned against it (empty: nothing is known to help)."""
+
+    text: str
+    stops: bool = False
+    change: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """about: one line on what was read. memory: where it went. capacity: what the engine's capacity
+    line means. troubles: worst first. paste: the changed line ("" none is needed, or known)."""
+
+    about: str
+    memory: tuple[str, ...]
+    capacity: tuple[str, ...]
+    troubles: tuple[Trouble, ...]
+    paste: str
+
+    @property
+    def stops(self) -> bool:
+        return any(trouble.stops for trouble in self.troubles)
+
+
+def diagnose(pasted: PastedRequest) -> Diagnosis:
+    """What there is to say of a request that was pasted."""
+    prepared, log = pasted.prepared, pasted.log
+    compared = _compared(prepared, log)
+    profile, plan, error, notes = _tried(prepared)
+    troubles = [
+        *_of_the_log(log, compared),
+        *_of_the_plan(prepared, error),
+        *(_of_note(note) for note in notes if note.is_warning),
+    ]
+    troubles.sort(key=lambda trouble: not trouble.stops)
+    return Diagnosis(
+        about=_about(pasted),
+        memory=(*_memory(log, profile), *_defaults(notes)),
+        capacity=tuple(_capacity(compared, plan, prepared)),
+        troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
+        paste=_paste(pasted, plan, troubles),
+    )
+
+
+def _distinct(troubles: list[Trouble]) -> Iterator[Trouble]:
+    seen: set[str] = set()
+    for trouble in troubles:
+        if trouble.text not in seen:
+            seen.add(trouble.text)
+            yield trouble
+
+
+def _tried(
+    prepared: Prepared,
+) -> tuple[MemoryProfile | None, Plan | None, DoesNotFit | None, tuple[Note, ...]]:
+    """Profile, plan, why there is none, and what the run would note."""
+    try:
+        result = execute(prepared)
+    except DoesNotFit as error:
+        return _profile(prepared), None, error, ()
+    notes = all_notes(report_input(result))
+    held = result.plan.capacity
+    if held is not None and not held.requests_at_peak:
+        nothing = DoesNotFit(f"not one request of {held.request_len:,} tokens can run.")
+        return result.profile, None, nothing, notes
+    return result.profile, result.plan, None, notes
+
+
+def _profile(prepared: Prepared) -> MemoryProfile | None:
+    try:
+        return profile_ranks(prepared, make_backend(prepared.config, prepared.resolved.backend))
+    except KvpipeError:
+        return None
+
+
+def _compared(prepared: Prepared, log: EngineLog | None) -> LogComparison | None:
+    if log is None:
+        return None
+    return compare_with_log(prepared, log, prepared.resolved.limits.max_model_len)
+
+
+# --- what was read, and where the memory went ---
+def _about(pasted: PastedRequest) -> str:
+    resolved, log = pasted.prepared.resolved, pasted.log
+    ranks = len(resolved.ranks)
+    where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
+    if log is None:
+        return f"a command line: {where}, estimated"
+    name = log.engine + (f" {log.version}" if log.version else "")
+    ended = "a start that was refused" if log.refused else "a start"
+    return f"the log of {ended}: {name}, {where}"
+
+
+def _memory(log: EngineLog | None, profile: MemoryProfile | None) -> Iterator[str]:
+    if log is not None and log.ranks:
+        for name, words in _ITEMS:
+            figure = log.least(name) if name in ("available_kv", "pools") else log.most(name)
+            if figure is not None:
+                yield f"{words} {figure.num_bytes / GIB:.2f} GiB"
+        return
+    if profile is None:
+        return
+    rank = min(profile.ranks, key=lambda each: each.available_kv_bytes)
+    yield f"the card has {rank.total.num_bytes / GIB:.2f} GiB ({rank.total.how})"
+    yield f"the engine may use {rank.requested.num_bytes / GIB:.2f} GiB"
+    for item in (*rank.charged, rank.available_kv):
+        span = ""
+        if item.low_bytes is not None and item.high_bytes is not None:
+            span = f": {item.low_bytes / GIB:.2f} to {item.high_bytes / GIB:.2f}"
+        yield f"{item.name} {item.num_bytes / GIB:.2f} GiB ({item.how}{span})"
+
+
+def _defaults(notes: tuple[Note, ...]) -> Iterator[str]:
+    """What the engine chose for a step where nobody did, in one line."""
+    steps = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
+    told = [note.text for note in notes if not note.is_warning and note.knob.startswith(steps)]
+    if told:
+        yield "; ".join(told)
+
+
+def _capacity(
+    compared: LogComparison | None, plan: Plan | None, prepared: Prepared
+) -> Iterator[str]:
+    if plan is not None and plan.capacity is not None:
+        held = plan.capacity
+        yield (
+            f"{plan.num_blocks:,} blocks hold {held.requests_steady:,} requests of "
+            f"{held.request_len:,} tokens at once, the longest {held.longest_request:,}"
+        )
+    if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
+        best = compared.agreeing[-1]
+        figures = ", ".join(f"{term.name} {term.printed}" for term in best.terms)
+        supposed = f" with {' and '.join(best.supposed)}" if best.supposed else ""
+        yield f"printed and reproduced by the rules of {best.engine}{supposed}: {figures}"
+
+
+# --- what is wrong ---
+def _of_the_log(log: EngineLog | None, compared: LogComparison | None) -> Iterator[Trouble]:
+    if log is None or compared is None:
+        return
+    if log.refused:
+        yield Trouble(text=_refusal(log), stops=True)
+    for text in contradictions(log):
+        yield Trouble(text=f"the log contradicts itself: {text}")
+    if compared.by_rules and not compared.agreeing and any(n.terms for n in compared.nearest):
+        nearest = compared.nearest[-1]
+        figures = "; ".join(explain(nearest, compared.printed, len(log.ranks)))
+        tried = f" ({compared.searched:,} readings tried)" if compared.searched else ""
+        yield Trouble(text=f"unknown: these figures do not add up{tried}: {figures}")
+    if log.error and not log.refused:
+        yield Trouble(text=f"it ended with: {log.error[:160]}", stops=True)
+
+
+def _refusal(log: EngineLog) -> str:
+    parts = ["the engine refused to start: its cache is too small for max_model_len"]
+    length = log.counts.get("max_model_len")
+    if length:
+        parts.append(f" {length:,}")
+    if log.needed is not None:
+        parts.append(f"; {log.needed.num_bytes / GIB:.2f} GiB needed")
+    if (have := log.least("available_kv")) is not None:
+        parts.append(f", {have.num_bytes / GIB:.2f} GiB there")
+    if longest := log.counts.get("estimated_max_len"):
+        parts.append(f", {longest:,} tokens estimated to fit")
+    return "".join(parts)
+
+
+def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Trouble]:
+    if error is None:
+        return
+    ways = list(ways_out(prepared))
+    change = dict(ways[0].changes) if ways else None
+    told = ", or ".join(map(str, ways)) or "no single change of settings makes it fit"
+    yield Trouble(
+        text=f"{' '.join(error.lines())} Planned, and fits: {told}", stops=True, change=change
+    )
+
+
+def _of_note(note: Note) -> Trouble:
+    knob = f". Knob: {note.knob}" if note.knob else ""
+    change = dict(note.changes[0]) if note.changes else None
+    return Trouble(text=f"{note.text}{knob}", change=change)
+
+
+# --- what to run ---
+def _paste(pasted: PastedRequest, plan: Plan | None, troubles: list[Trouble]) -> str:
+    """The serve line with the first change that can be planned; the plan's own where all is well
+    and nothing is known to be better."""
+    prepared, command, log = pasted.prepared, pasted.command, pasted.log
+    model = (command.model if command else None) or (log.model if log else None) or ""
+    changes = [trouble.change for trouble in troubles if trouble.change]
+    for change in changes:
+        try:
+            made = prepare(changed(prepared.raw, change))
+            backend = make_backend(made.config, made.resolved.backend)
+            memory = profile_ranks(made, backend).available_kv_bytes
+            return line_for(made, plan_with(made, memory, compared=()), model)
+        except (ConfigError, DoesNotFit):
+            continue
+    return line_for(prepared, plan, model) if plan is not None else ""

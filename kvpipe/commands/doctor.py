@@ -1,0 +1,69 @@
+"""`kvpipe doctor FILE`: a log, a command line, or both -> what happened, what is wrong.
+
+File: diagnosis.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import ClassVar
+
+from kvpipe.answers.pasted_request import read_pasted_request
+from kvpipe.commands.base import Command, CommandOptions
+from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.standard_input import kept_standard_input
+from kvpipe.pipeline import Prepared
+from kvpipe.report.base import Answer
+from kvpipe.text.lines import Line
+
+SAMPLE = Path(__file__).parents[1] / "logs" / "sample.log"  # a start without any trouble
+
+
+class Doctor(Command):
+    class Options(CommandOptions):
+        path: str | None
+
+    summary = "A log or a command line: where the memory went, what is wrong, the line to run"
+    example = "kvpipe doctor sample"
+    files = ("diagnosis.json",)
+    word: ClassVar[str] = "command.path"
+
+    def run(self, prepared: Prepared, job: str | None) -> Answer:
+        path = self.options.path
+        if path is None:
+            knob = "kvpipe doctor FILE, or kvpipe doctor - for what is piped in"
+            raise ConfigError(Problem("command.path", "a file to look at", "null", knob))
+        with kept_standard_input(str(SAMPLE) if path == "sample" else path) as kept:
+            found = diagnose(read_pasted_request(prepared, kept))
+        lines = list(told(found))
+        return Answer(
+            status="does_not_fit" if found.stops else "fits",
+            exit_code=1 if found.stops else 0,
+            lines=lambda width: lines,
+            document={"schema": "kvpipe.diagnosis", "schema_version": 1, **asdict(found)},
+            fields={"troubles": len(found.troubles), "paste": found.paste},
+        )
+
+
+def told(found: Diagnosis) -> Iterator[Line]:
+    """At most MOST_LINES lines: what was read, the memory, the troubles, the line to paste."""
+    yield Line(found.about, "title")
+    room = MOST_LINES - 1 - (2 if found.paste else 0) - len(found.troubles[:1])
+    rest = [*found.memory, *found.capacity]
+    troubles = list(found.troubles)
+    kept = troubles[: max(1, room - len(rest) + 1)]
+    for text in rest[: room - len(kept) + 1]:
+        yield Line(f"  {text}")
+    if not troubles:
+        yield Line("nothing is wrong that kvpipe knows of", "good")
+    for trouble in kept:
+        yield Line(f"! {trouble.text}", "bad" if trouble.stops else "warning")
+    if found.paste:
+        yield Line("to run (planned):")
+        yield Line(found.paste, "good")
+
+
+PLUGIN = Doctor

@@ -1,0 +1,84 @@
+"""What a release of vLLM refuses of its own arguments, before it looks at memory.
+
+One table, as in `versions`: a check holds from a release up to another; each says its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kvpipe.engines.versions import Version, parse_version
+from kvpipe.errors import Problem
+
+OLDEST_BFLOAT16 = (8, 0)  # compute capability
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """What the checks ask about. dtype: as the user set it ("auto": the release chooses)."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    dtype: str
+    compute_capability: tuple[int, int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgumentCheck:
+    """problem: None where the release takes the arguments."""
+
+    problem: Callable[[Arguments, str], Problem | None]
+    source: str
+    since: Version | None = None
+    until: Version | None = None
+
+    def holds(self, release: Version) -> bool:
+        return (self.since or release) <= release and (self.until is None or release < self.until)
+
+
+def _requests(asked: Arguments, version: str) -> Problem | None:
+    if asked.max_num_batched_tokens >= asked.max_num_seqs:
+        return None
+    return Problem(
+        "scheduler.max_num_batched_tokens",
+        f"at least scheduler.max_num_seqs={asked.max_num_seqs:,} (vLLM {version} refuses less)",
+        f"{asked.max_num_batched_tokens:,}",
+        f"raise it, or set scheduler.max_num_seqs={asked.max_num_batched_tokens}",
+    )
+
+
+def _bfloat16(asked: Arguments, version: str) -> Problem | None:
+    capability = asked.compute_capability
+    if asked.dtype != "bfloat16" or capability is None or capability >= OLDEST_BFLOAT16:
+        return None
+    return Problem(
+        "model.dtype",
+        f"float16 on a device of compute capability {capability[0]}.{capability[1]} (vLLM "
+        f"{version} takes bfloat16 from 8.0 on)",
+        "bfloat16",
+        "set model.dtype=float16",
+    )
+
+
+CHECKS: tuple[ArgumentCheck, ...] = (
+    ArgumentCheck(
+        problem=_requests,
+        source="the scheduler's configuration is refused with fewer tokens than requests a step, "
+        "in every release that was read",
+    ),
+    ArgumentCheck(
+        problem=_bfloat16,
+        source="the platform check of a dtype that is asked for; auto falls back to float16",
+    ),
+)
+
+
+def refused_arguments(asked: Arguments, version: str) -> Iterator[Problem]:
+    """What `version` would refuse; nothing for kvpipe's own rules ("")."""
+    if not version:
+        return
+    release = parse_version(version)
+    for check in CHECKS:
+        if check.holds(release) and (problem := check.problem(asked, version)):
+            yield problem

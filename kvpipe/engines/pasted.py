@@ -1,0 +1,159 @@
+"""A server's command line as people paste it -> settings: a shell, a Dockerfile, Kubernetes args.
+
+`vllm serve MODEL --flag value`, `python -m vllm.entrypoints... --model MODEL --flag=value`, a JSON
+array (`CMD ["vllm", "serve", ...]`), a YAML list (`- --flag=value`, a word a line). Flags that
+stand for no setting of the cache are kept by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvpipe.engines.serve import FLAGS, PARTITION, SWITCHES
+
+LONGEST = 2**16  # characters of a command that are read
+_SHORT = {
+    "-tp": "parallel.tensor_parallel_size",
+    "-pp": "parallel.pipeline_parallel_size",
+    "-dp": "parallel.data_parallel_size",
+    "-dcp": "parallel.decode_context_parallel_size",
+    "--gpu-memory-utilization": "cache.gpu_memory_utilization",
+    "--model": "model",
+    "--speculative-config": "speculative",
+    "--num-speculative-tokens": "scheduler.num_speculative_tokens",
+}
+_KEYS = {**{flag.name: flag.key for flag in FLAGS}, **_SHORT}
+_MULTIPLES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([kKmMgG]?)")
+_LIST_ITEM = re.compile(r"[ \t]{0,80}- {1,4}(.{1,2000})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pasted:
+    """model: as written (None: none). settings: by key. unknown: flags that are no setting here."""
+
+    model: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+
+def read_pasted(text: str) -> Pasted | None:
+    """The last server command in the text; None where there is none."""
+    found = None
+    for words in _commands(text[:LONGEST]):
+        arguments = _arguments(words)
+        if arguments is not None:
+            found = _read(arguments, _partition(words))
+    return found
+
+
+# --- finding it ---
+def _commands(text: str) -> Iterator[list[str]]:
+    """Word lists that may be a command: lines with their continuations, arrays, list items."""
+    joined = text.replace("\\\r\n", " ").replace("\\\n", " ")
+    items: list[str] = []
+    for line in joined.split("\n"):
+        if item := _LIST_ITEM.fullmatch(line):
+            items += _words(item[1].strip())
+            continue
+        if items:
+            yield items
+            items = []
+        yield from _of_line(line)
+    if items:
+        yield items
+
+
+def _of_line(line: str) -> Iterator[list[str]]:
+    start = line.find("[")
+    if start >= 0 and ('"vllm"' in line or '"serve"' in line or '"--' in line):
+        try:
+            array = json.loads(line[start : line.rindex("]") + 1])
+        except ValueError:
+            array = None
+        if isinstance(array, list) and all(isinstance(word, str) for word in array):
+            yield array
+            return
+    if "vllm" in line or "--" in line:
+        yield _words(line)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=False)
+    except ValueError:  # a quote that does not end
+        return line.split()
+
+
+def _arguments(words: Sequence[str]) -> list[str] | None:
+    """What stands after `vllm serve`, or after the module of the older servers."""
+    for at, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        if name == "vllm" and words[at + 1 : at + 2] == ["serve"]:
+            return list(words[at + 2 :])
+        if word.startswith("vllm.entrypoints"):
+            return list(words[at + 1 :])
+        if "vllm-openai" in word:  # an image whose entry point is the server
+            return list(words[at + 1 :])
+    is_list = bool(words) and words[0].startswith("--")
+    return list(words) if is_list and any(w.partition("=")[0] in _KEYS for w in words) else None
+
+
+def _partition(words: Sequence[str]) -> str | None:
+    for word in words:
+        if word.startswith(f"{PARTITION}="):
+            return word.partition("=")[2]
+    return None
+
+
+# --- reading it ---
+def _read(words: list[str], partition: str | None) -> Pasted:
+    settings: dict[str, Any] = {}
+    unknown: list[str] = []
+    model: str | None = None
+    if partition:
+        settings["parallel.pipeline_partition"] = [int(n) for n in partition.split(",") if n]
+    rest = iter(words)
+    for word in rest:
+        if word in ("&&", "|", ";", "&", ">", ">>", "2>&1"):
+            break
+        name, has_value, value = word.partition("=")
+        if not name.startswith("-"):
+            model = model or name
+            continue
+        name = name.replace("_", "-")
+        if name in SWITCHES:
+            key, switched = SWITCHES[name]
+            settings[key] = switched == "true"
+        elif name in _KEYS:
+            text = value if has_value else next(rest, "")
+            _set(settings, _KEYS[name], text)
+        else:
+            unknown.append(name)
+    model = settings.pop("model", None) or model
+    return Pasted(model=model, settings=settings, unknown=tuple(dict.fromkeys(unknown)))
+
+
+def _set(settings: dict[str, Any], key: str, text: str) -> None:
+    if key == "speculative":
+        tokens = re.search(r"num_speculative_tokens\W{1,4}(\d{1,3})", text[:2000])
+        if tokens:
+            settings["scheduler.num_speculative_tokens"] = int(tokens[1])
+        return
+    settings[key] = _value(text)
+
+
+def _value(text: str) -> Any:
+    """A number, with a multiple or without; any other word as it is."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return text
+    number = float(match[1]) if "." in match[1] else int(match[1])
+    if match[2]:
+        return int(number * _MULTIPLES[match[2]])
+    return number

@@ -1,0 +1,208 @@
+"""`kvpipe doctor`: what is pasted -> at most twenty lines; the field reports are its cases."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from test_field_reports import ROWS, RUNS
+
+from kvpipe.commands.diagnosis import MOST_LINES
+from kvpipe.engines.pasted import Pasted, read_pasted
+from kvpipe.engines.serve import read_serve_line
+from kvpipe.errors import ConfigError, KvpipeError
+from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import words_to_overrides
+from kvpipe.pipeline import execute
+from kvpipe.report.base import Answer
+
+CASES = Path(__file__).parent / "cases"
+LLAMA = ["model=llama", "device=h100_80gb"]
+
+
+def doctor(path: Path, *said: str) -> Answer:
+    words = [word.replace("@conf", str(CASES / "conf")) for word in said]
+    asked = ["command=doctor", f"command.path='{path}'", *words]
+    prepared = prepared_request(asked, config_dir=str(CASES / "conf")).prepared
+    answer: Answer = prepared.config.plugins["command"].make().run(prepared, None)
+    return answer
+
+
+def text_of(answer: Answer) -> str:
+    return "\n".join(line.text for line in answer.lines(80))
+
+
+def pasted(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "pasted.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# --- command lines ---
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$ vllm serve org/m --max-model-len 8192 -tp 2 --kv-cache-dtype fp8 --port 80",
+        "python3 -m vllm.entrypoints.openai.api_server --model org/m --max-model-len=8192 \\\n"
+        "  --tensor-parallel-size=2 --kv-cache-dtype=fp8 --port=80",
+        'FROM vllm/vllm-openai:v0.17.0\nCMD ["vllm", "serve", "org/m", "--max-model-len", "8192", '
+        '"-tp", "2", "--kv-cache-dtype", "fp8", "--port", "80"]\n',
+        "      args:\n        - --model=org/m\n        - --max-model-len=8192\n"
+        "        - --tensor-parallel-size=2\n        - --kv-cache-dtype=fp8\n        - --port=80\n",
+        'args: ["--model", "org/m", "--max_model_len", "8192", "-tp", "2", "--kv-cache-dtype", '
+        '"fp8", "--port", "80"]',
+        "docker run --gpus all vllm/vllm-openai --model org/m --max-model-len 8192 -tp 2 "
+        "--kv-cache-dtype fp8 --port 80",
+    ],
+)
+def test_a_command_is_read_in_every_form_that_people_paste(text: str) -> None:
+    assert read_pasted(text) == Pasted(
+        model="org/m",
+        settings={
+            "scheduler.max_model_len": 8192,
+            "parallel.tensor_parallel_size": 2,
+            "cache.cache_dtype": "fp8",
+        },
+        unknown=("--port",),
+    )
+
+
+@pytest.mark.parametrize(("written", "value"), [("32k", 32000), ("32K", 32768), ("1m", 10**6)])
+def test_multiples_are_the_servers_own(written: str, value: int) -> None:
+    found = read_pasted(f"vllm serve m --max-model-len {written}")
+    assert found is not None and found.settings == {"scheduler.max_model_len": value}
+
+
+@pytest.mark.parametrize("text", ["", "ls -la --color", "nginx: [emerg] --with bind()", "\0" * 99])
+def test_other_text_is_no_command(text: str) -> None:
+    assert read_pasted(text) is None
+
+
+def test_a_command_that_does_not_fit_is_answered_with_a_line_that_does(tmp_path: Path) -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 131072 # on an RTX 3090"
+    answer = doctor(pasted(tmp_path, line))
+    text = text_of(answer)
+    assert answer.exit_code == 1 and "one request of 131,072 tokens needs" in text
+    model, settings = read_serve_line(text.split("\n")[-1])
+    assert model == "meta-llama/Llama-3.1-8B-Instruct"
+    asked = ["model=llama", "device=rtx_3090", "backend=meta", "engine=vllm_0_33", *settings]
+    plan = execute(prepared_request(asked).prepared).plan
+    assert plan.capacity is not None and plan.capacity.requests_at_peak >= 1
+
+
+# --- logs ---
+@pytest.mark.parametrize("path", sorted((CASES / "logs").glob("*.log")), ids=lambda p: p.stem)
+def test_every_log_is_answered_in_at_most_twenty_lines(path: Path) -> None:
+    answer = doctor(path, *LLAMA)
+    lines = list(answer.lines(80))
+    assert 2 <= len(lines) <= MOST_LINES
+    assert lines[0].text.startswith("the log of a start: ")
+    assert "GiB" in text_of(answer)
+
+
+def test_a_start_that_was_refused_is_explained_with_its_own_figures(tmp_path: Path) -> None:
+    log = (
+        "INFO Initializing a V1 LLM engine (v0.10.0) with config: model='/m', max_seq_len=29000\n"
+        "INFO Available KV cache memory: 2.89 GiB\n"
+        "ERROR ValueError: To serve at least one request with the models's max seq len (29000), "
+        "(3.54 GiB KV cache is needed, which is larger than the available KV cache memory (2.89 "
+        "GiB). Based on the available memory, the estimated maximum model length is 23664.\n"
+    )
+    answer = doctor(pasted(tmp_path, log), "model=llama", "device=rtx_3090")
+    text = text_of(answer)
+    assert answer.exit_code == 1
+    assert "3.54 GiB needed, 2.89 GiB there, 23,664 tokens estimated to fit" in text
+    assert "reproduced by the rules of vllm 0.10.0: needed 3.54 GiB, longest 23664" in text
+
+
+def test_a_trouble_that_is_not_known_is_called_unknown_with_its_figures(tmp_path: Path) -> None:
+    log = (
+        "INFO Available KV cache memory: 4.00 GiB\nINFO GPU KV cache size: 77,777 tokens\n"
+        "INFO Maximum concurrency for 8,192 tokens per request: 9.49x\n"
+    )
+    text = text_of(doctor(pasted(tmp_path, log), *LLAMA))
+    assert "unknown: these figures do not add up" in text and "77777" in text
+
+
+def test_a_healthy_log_has_no_trouble(tmp_path: Path) -> None:
+    log = "INFO Available KV cache memory: 4.00 GiB\nINFO GPU KV cache size: 32,768 tokens\n"
+    said = [*LLAMA, "scheduler.max_model_len=8192", "scheduler.max_num_seqs=2"]
+    answer = doctor(pasted(tmp_path, log), *said)
+    assert answer.exit_code == 0 and "nothing is wrong that kvpipe knows of" in text_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "neither in"),
+        (bytes(range(256)) * 64, "neither in"),
+        (b"2026-01-01 nginx started\n" * 100, "neither in"),
+        (b"INFO Available KV cache memory: 5.0.0.0 GiB\n", "figures of less than"),
+        (b"vllm serve nobody/knows-this --max-model-len 8192", "a model whose shape kvpipe has"),
+    ],
+)
+def test_what_is_neither_log_nor_command_is_refused(
+    tmp_path: Path, content: bytes, match: str
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=match):
+        doctor(path)
+
+
+def test_the_word_after_doctor_is_its_file_and_settings_follow() -> None:
+    assert words_to_overrides(["doctor", "my log.txt", "model=llama"]) == [
+        "command=doctor",
+        "command.path='my log.txt'",
+        "model=llama",
+    ]
+
+
+# --- the field reports ---
+FLAGS = {
+    "scheduler.max_model_len": "--max-model-len",
+    "cache.gpu_memory_utilization": "--gpu-memory-utilization",
+    "parallel.tensor_parallel_size": "--tensor-parallel-size",
+}
+
+
+def as_pasted(words: list[str]) -> tuple[str, list[str]]:
+    """A report's settings as a command line, and those that no flag carries."""
+    line, rest = ["vllm", "serve", "their/model"], []
+    if not any(word.startswith("engine=") for word in words):
+        rest.append("engine=kvpipe")  # as the report's own run
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in FLAGS and value != "auto":
+            line += [FLAGS[key], value]
+        else:
+            rest.append(word)
+    return shlex.join(line), rest
+
+
+# One report of each kind and its twin on every commit, all of them in the full tier.
+SAMPLE = [run for run in RUNS if run[0] in ("B10", "B35")]
+REST = [pytest.param(*run, marks=pytest.mark.full) for run in RUNS if run not in SAMPLE]
+
+
+@pytest.mark.parametrize(("name", "number"), [*SAMPLE, *REST])
+def test_a_field_report_is_diagnosed_and_its_twin_is_not(
+    tmp_path: Path, name: str, number: int
+) -> None:
+    row, run = ROWS[name], ROWS[name]["runs"][number]
+    line, said = as_pasted([*run["args"], *run.get("with", [])])
+    try:
+        answer = doctor(pasted(tmp_path, line), *said)
+        code, text, lines = answer.exit_code, text_of(answer), len(list(answer.lines(80)))
+    except KvpipeError as error:
+        code, text, lines = error.exit_code, " ".join(error.lines()), len(error.lines())
+    starts_for_nothing = "not one request of" in text  # said of a start that the report allows
+    assert code == (1 if starts_for_nothing else run["exit"]), text
+    assert lines <= MOST_LINES
+    if row["outcome"] in ("warning", "error"):
+        for pattern in run.get("says", []):
+            assert re.search(pattern, text), (pattern, text)
+    for pattern in run.get("never", []):
+        assert not re.search(pattern, text), (pattern, text)

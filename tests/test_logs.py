@@ -1,0 +1,268 @@
+"""Logs as people paste them: wrapped, coloured, cut, of several ranks, copies, starts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from kvpipe.errors import ConfigError
+from kvpipe.logs.contradictions import contradictions
+from kvpipe.logs.engine_log import EngineLog
+from kvpipe.logs.figures import GIB
+from kvpipe.logs.lines import BLOCK, LONGEST_LINE, Lines
+from kvpipe.logs.reading import ENGINES, LogReader, read_file, read_log, read_stream
+from kvpipe.logs.text import SPAN
+from kvpipe.simulation.traces.base import lines as trace_lines
+
+LOGS = Path(__file__).parent / "cases" / "logs"
+
+
+def gib(log: EngineLog, name: str) -> list[float]:
+    return [round(figure.num_bytes / GIB, 2) for figure in log.per_rank(name)]
+
+
+# --- wrappers ---
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "ansi", "ansi2", "cri", "docker", "compose", "ray", "kubectl", "gcp"],
+)
+def test_two_ranks_are_told_apart_whatever_is_wrapped_around_their_lines(name: str) -> None:
+    log = read_file(str(LOGS / f"{name}.log"))
+    assert gib(log, "available_kv") == [4.0, 6.0]
+    assert gib(log, "weights") == [13.2, 13.2]
+    assert log.counts["kv_tokens"] == 65536
+
+
+def test_the_release_stands_in_a_banner_without_the_engines_name() -> None:
+    assert read_file(str(LOGS / "banner.log")).version == "0.25.1"
+
+
+def test_of_several_token_lines_by_one_engine_the_fewest_count_without_the_others_concurrency() -> (
+    None
+):
+    log = read_file(str(LOGS / "asc.log"))
+    assert log.counts["kv_tokens"] == 166272
+    assert log.max_concurrency is None  # it was printed after another line
+    assert log.least("available_kv") is not None
+
+
+def test_each_copy_of_a_data_parallel_engine_has_its_tokens_beside_its_own_memory() -> None:
+    copies = read_file(str(LOGS / "dp.log")).by_copy()
+    found = {
+        name: (gib(log, "available_kv"), log.counts["kv_tokens"]) for name, log in copies.items()
+    }
+    assert found == {"DP0": ([4.0], 32768), "DP1": ([6.0], 49152)}
+
+
+def test_pools_of_one_rank_add_up() -> None:
+    assert gib(read_file(str(LOGS / "two_pools.log")), "pools") == [66.0]
+
+
+def test_a_drafts_pools_count_and_its_weights_do_not_replace_the_models() -> None:
+    log = read_file(str(LOGS / "eagle.log"))
+    assert gib(log, "pools") == [41.26]
+    assert gib(log, "weights") == [15.0] and gib(log, "draft_weights") == [0.8]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_the_encoding_is_seen_even_where_a_cut_took_its_mark(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes((LOGS / "plain.log").read_text().encode(encoding))
+    assert gib(read_file(str(path)), "available_kv") == [4.0, 6.0]
+
+
+def test_labels_of_a_json_record_name_the_rank() -> None:
+    lines = [
+        {"process": f"(Worker_TP{i} pid=1)", "message": f"Available KV cache memory: {g} GiB"}
+        for i, g in enumerate((4, 6))
+    ]
+    log = read_log("\n".join(map(json.dumps, lines)))
+    assert gib(log, "available_kv") == [4.0, 6.0]
+
+
+def test_an_unlabelled_figure_that_is_repeated_is_the_least() -> None:
+    log = read_log("Available KV cache memory: 4.00 GiB\nAvailable KV cache memory: 6.00 GiB")
+    assert gib(log, "available_kv") == [4.0]
+
+
+# --- starts and engines ---
+START = """\
+INFO [api_server.py:1] vLLM API server version 0.{release}.0
+INFO [core.py:1] Initializing a V1 LLM engine (v0.{release}.0) with config: model='/m', \
+dtype=torch.bfloat16, max_seq_len=4096, tensor_parallel_size=1, kv_cache_dtype=auto
+INFO [gpu_worker.py:1] Available KV cache memory: {memory} GiB
+INFO [kv_cache_utils.py:1] GPU KV cache size: {tokens} tokens
+"""
+
+
+def test_the_last_of_two_starts_is_read_and_the_first_is_said() -> None:
+    first = START.format(release=11, memory="9.00", tokens="73,728")
+    last = START.format(release=12, memory="4.00", tokens="32,768")
+    log = read_log(first + last)
+    assert (log.version, gib(log, "available_kv"), log.starts) == ("0.12.0", [4.0], 2)
+    assert log.notes == ("the file has 2 starts: the last one is read",)
+
+
+def test_two_engines_in_one_file_are_kept_apart() -> None:
+    a = START.format(release=11, memory="9.00", tokens="73,728").replace("INFO", "vllm-1  | INFO")
+    b = START.format(release=12, memory="4.00", tokens="32,768").replace("INFO", "vllm-2  | INFO")
+    mixed = "\n".join(
+        line for pair in zip(a.split("\n"), b.split("\n"), strict=True) for line in pair
+    )
+    log = read_log(mixed)
+    assert (log.version, gib(log, "available_kv")) == ("0.12.0", [4.0])
+    assert log.notes == ("the file has 2 engines: vllm vllm-2 is read, not vllm vllm-1",)
+
+
+def test_a_sglang_start_after_a_start_is_told_from_a_draft() -> None:
+    text = (LOGS / "eagle.log").read_text()
+    assert gib(read_log(text + text), "pools") == [41.26]
+
+
+def test_the_engines_own_settings_are_read_from_either_form() -> None:
+    log = read_log(
+        "INFO non-default args: {'model': '/m', 'max_model_len': 8192, 'block_size': 32, "
+        "'speculative_config': {'method': 'mtp', 'num_speculative_tokens': 3}, "
+        "'kv_cache_dtype': 'fp8', 'max_num_seqs': 64, 'enable_prefix_caching': False}\n"
+        + START.format(release=12, memory="4.00", tokens="32,768")
+    )
+    assert log.settings == {
+        "scheduler.max_model_len": 4096,
+        "scheduler.max_num_seqs": 64,
+        "scheduler.num_speculative_tokens": 3,
+        "cache.block_size": 32,
+        "cache.cache_dtype": "auto",  # the configuration line comes later
+        "cache.enable_prefix_caching": False,
+        "model.dtype": "bfloat16",
+        "parallel.tensor_parallel_size": 1,
+    }
+    assert log.model == "/m"
+
+
+def test_lines_of_tensorrt_llm_and_llama_cpp_give_their_memory() -> None:
+    trt = read_log(
+        "[TensorRT-LLM] TensorRT-LLM version: 1.0.0\n"
+        "[TRT-LLM] [I] Allocated 5.12 GiB for max tokens in paged KV cache (41984).\n"
+    )
+    assert (trt.engine, trt.version, gib(trt, "available_kv")) == ("tensorrt-llm", "1.0.0", [5.12])
+    assert trt.counts["kv_tokens"] == 41984
+    cpp = read_log(
+        "load_tensors:        CUDA0 model buffer size =  4685.30 MiB\n"
+        "llama_context: n_ctx = 8192\n"
+        "llama_kv_cache:      CUDA0 KV buffer size =   896.00 MiB\n"
+        "llama_kv_cache:      CUDA1 KV buffer size =   128.00 MiB\n"
+    )
+    assert (cpp.engine, gib(cpp, "pools")) == ("llama.cpp", [1.0])
+    assert cpp.settings == {"scheduler.max_model_len": 8192}
+
+
+# --- contradictions ---
+def test_figures_that_cannot_all_be_true_are_said_with_their_lines() -> None:
+    text = (
+        "[x TP0] KV Cache is allocated. #tokens: 10, K size: 4.00 GB, V size: 4.03 GB\n"
+        "[x TP0] SWAKVPool mem usage: 77.63 GB\n"
+    )
+    (said,) = contradictions(read_log(text))
+    assert "8.03 GiB" in said and "77.63 GiB" in said and "(lines 1 and 2)" in said
+    whole = text.replace("4.00 GB", "40.00 GB").replace("4.03 GB", "37.63 GB")
+    assert list(contradictions(read_log(whole))) == []
+
+
+# --- time and memory ---
+PHRASES = [phrase for engine in ENGINES for phrase in engine.phrases]
+CORPUS = [
+    "0" * 60_000,
+    "(" * 60_000,
+    "[0;" * 20_000,
+    "{" * 60_000,
+    '{"a":' * 10_000,
+    "(Worker pid=" * 8_000,
+    "TP1 rank " * 8_000,
+    *(phrase.within + phrase.words for phrase in PHRASES),
+    *(phrase.words + "9" * 50 for phrase in PHRASES),
+    *(phrase.words + "." * 200 + "GiB" for phrase in PHRASES),
+]
+
+
+def steps(line: str) -> int:
+    reader = LogReader()
+    try:
+        reader.feed(1, line)
+    except ValueError:
+        return 0  # refused at once
+    return reader.steps
+
+
+def test_work_grows_with_the_length_of_a_line_and_no_faster() -> None:
+    """Characters looked at, counted: for each phrase of each engine, repeated until it is long."""
+    words = sum(len(engine.phrases) + len(engine.starts) + len(engine.errors) for engine in ENGINES)
+    for seed in dict.fromkeys(CORPUS):
+        if not seed:
+            continue
+        short = (seed * (1_000 // len(seed) + 1))[:1_000]
+        long = (seed * (4_000 // len(seed) + 1))[:4_000]
+        assert steps(short) <= len(short) * (2 * words + SPAN), seed[:60]
+        assert steps(long) <= 4 * steps(short) + 200 * words * SPAN, seed[:60]
+
+
+def test_no_pattern_sees_more_than_a_span() -> None:
+    """A figure further away from its words than that is not theirs."""
+    assert "available_kv" not in {
+        name
+        for rank in read_log(
+            "GPU KV cache size: 10 tokens\nAvailable KV cache memory: " + " " * SPAN + "4.00 GiB"
+        ).ranks.values()
+        for name in rank
+    }
+
+
+class Endless(io.RawIOBase):
+    """A log of `size` bytes that exists nowhere: one start, then noise."""
+
+    def __init__(self, size: int, noise: bytes) -> None:
+        self.left, self.noise, self.first = size, noise, b"Available KV cache memory: 4.00 GiB\n"
+        self.most = 0
+
+    def read(self, count: int = -1) -> bytes:
+        assert 0 <= count <= BLOCK, "a block is asked for, never the whole"
+        self.most = max(self.most, count)
+        if self.first:
+            first, self.first = self.first, b""
+            return first
+        block = (self.noise * (count // len(self.noise) + 1))[: min(count, self.left)]
+        self.left -= len(block)
+        return block
+
+
+@pytest.mark.parametrize("noise", [b"0" * 999 + b"\n", b"x" * 4096])
+def test_a_log_is_read_in_blocks_and_a_line_without_end_is_cut(noise: bytes) -> None:
+    stream = Endless(3 * 2**20, noise)
+    log = read_stream(stream, "x.log")  # type: ignore[arg-type]
+    assert gib(log, "available_kv") == [4.0]
+
+
+def test_no_line_is_longer_than_the_bound() -> None:
+    long = b"y" * (5 * LONGEST_LINE) + b"\nshort\n"
+    found = [len(line) for _, line in Lines(io.BytesIO(long))]
+    assert found == [LONGEST_LINE, 5]
+
+
+def test_a_file_that_grows_is_read_to_the_size_it_had() -> None:
+    lines = Lines(io.BytesIO(b"a\nb\nc\n"), size=4)
+    assert [line for _, line in lines] == ["a", "b"] and lines.grew
+
+
+def test_a_fifo_and_a_device_are_refused_with_a_word(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="a FIFO|a device"):
+            list(trace_lines(path))
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    for path, word in ((tmp_path / "pipe", "a FIFO"), (Path("/dev/zero"), "a device")):
+        with pytest.raises(ConfigError, match=rf"got .*\({word}"):
+            read_file(str(path))
