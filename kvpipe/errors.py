@@ -113,10 +113,22 @@ class DoesNotFit(KvpipeError):
 
 
 class SpecError(ValueError):
-    """A spec cannot be what is asked of it (block size, padded page, sharding ...): the reason.
+    """A spec cannot be what is asked of it (block size, padded page, sharding ...).
 
-    The caller knows which config key asked, and turns this into a `Problem`.
+    expected: what it must be, or the reason why not. got: the value that is not so ("": there is no
+    one value). The caller knows which config key asked, and turns this into a `Problem`.
     """
+
+    def __init__(self, expected: str, got: str = "") -> None:
+        super().__init__(f"{expected}, got {got}" if got else expected)
+        self.expected = expected
+        self.got = got
+
+    def problem(self, key: str, otherwise: str) -> Problem:
+        """As the problem of a key. otherwise: what was expected where the error is a reason."""
+        if self.got:
+            return Problem(key, self.expected, self.got)
+        return Problem(key, otherwise, self.expected)
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

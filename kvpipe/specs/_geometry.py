@@ -16,7 +16,7 @@ def check_fields(
     needed = tuple(required)
     known = {*needed, *optional}
     if not isinstance(geometry, Mapping):
-        raise SpecError(f"{kind}: fields {', '.join(needed)}, got {geometry!r}")
+        raise SpecError(f"{kind}: fields {', '.join(needed)}", got=f"{geometry!r}")
     for name in map(str, geometry):
         if name not in known:
             raise SpecError(f"{kind}: unknown field '{name}'; {did_you_mean(name, known)}")
@@ -29,9 +29,9 @@ def listed(kind: str, geometry: Mapping[str, Any], name: str, at_most: int) -> S
     """A list of a geometry, of 1 to `at_most` entries; SpecError otherwise."""
     value = geometry[name]
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise SpecError(f"{kind}: {name} must be a list, got {value!r}")
+        raise SpecError(f"{kind}: {name} must be a list", got=f"{value!r}")
     if not 1 <= len(value) <= at_most:
-        raise SpecError(f"{kind}: {name} must have 1 to {at_most} entries, got {len(value)}")
+        raise SpecError(f"{kind}: {name} must have 1 to {at_most} entries", got=f"{len(value)}")
     return value
 
 
@@ -39,9 +39,9 @@ def count(kind: str, geometry: Mapping[str, Any], name: str, default: int | None
     """A positive whole number of a geometry; SpecError with what was found otherwise."""
     value = geometry.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(f"{kind}: {name} must be a whole number of at least 1, got {value!r}")
+        raise SpecError(f"{kind}: {name} must be a whole number of at least 1", got=f"{value!r}")
     if value >= 2**31:
-        raise SpecError(f"{kind}: {name} must be less than 2,147,483,648, got {value}")
+        raise SpecError(f"{kind}: {name} must be less than 2,147,483,648", got=f"{value}")
     return value
 
 
@@ -49,7 +49,7 @@ def dtype_of(kind: str, geometry: Mapping[str, Any], default: str) -> str:
     """The cache's own storage dtype where its geometry names one, else the run's."""
     value = geometry.get("dtype") or default
     if not isinstance(value, str) or value not in DTYPE_BYTES:
-        raise SpecError(f"{kind}: dtype must be one of {', '.join(DTYPE_BYTES)}, got {value!r}")
+        raise SpecError(f"{kind}: dtype must be one of {', '.join(DTYPE_BYTES)}", got=f"{value!r}")
     return value
 
 

@@ -43,16 +43,17 @@ class AttentionSpec(KVCacheSpec):
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPE_BYTES:
-            raise SpecError(f"dtype must be one of {', '.join(DTYPE_BYTES)}, got '{self.dtype}'")
+            raise SpecError(f"dtype must be one of {', '.join(DTYPE_BYTES)}", got=f"'{self.dtype}'")
         if self.head_size_v is None:  # one spelling of "as wide as K", so that equal means equal
             object.__setattr__(self, "head_size_v", self.head_size)
         for name in ("num_kv_heads", "head_size", "head_size_v", "tokens_per_state"):
             if getattr(self, name) < 1:
-                raise SpecError(f"{name} must be at least 1, got {getattr(self, name)}")
+                raise SpecError(f"{name} must be at least 1", got=f"{getattr(self, name)}")
         if self.block_size % self.tokens_per_state:
             raise SpecError(
                 f"block_size must be a multiple of the {self.tokens_per_state} tokens one state "
-                f"stands for, got {self.block_size}"
+                f"stands for",
+                got=f"{self.block_size}",
             )
         super().__post_init__()
 
@@ -98,7 +99,8 @@ class AttentionSpec(KVCacheSpec):
         if heads % tp and tp % heads:
             legal = ", ".join(map(str, legal_tp_sizes(heads)))
             raise SpecError(
-                f"one of {legal}, ... ({heads} KV heads are split or replicated), got {tp}"
+                f"one of {legal}, ... ({heads} KV heads are split or replicated)",
+                got=f"{tp}",
             )
         return replace(self, num_kv_heads=max(1, heads // tp))
 

@@ -69,11 +69,11 @@ class KVCacheSpec(ABC):
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
-            raise SpecError(f"block_size must be at least 1 token, got {self.block_size}")
+            raise SpecError("block_size must be at least 1 token", got=f"{self.block_size}")
         if self.page_size_padded is not None and self.page_size_padded < self.real_page_size_bytes:
             raise SpecError(
-                f"a padded page of at least the real {self.real_page_size_bytes:,} bytes, "
-                f"got {self.page_size_padded:,} bytes"
+                f"a padded page of at least the real {self.real_page_size_bytes:,} bytes",
+                got=f"{self.page_size_padded:,} bytes",
             )
 
     @classmethod

@@ -31,7 +31,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     def __post_init__(self) -> None:
         if self.attention_chunk_size < 1:
             raise SpecError(
-                f"attention_chunk_size must be at least 1 token, got {self.attention_chunk_size}"
+                "attention_chunk_size must be at least 1 token", got=f"{self.attention_chunk_size}"
             )
         super().__post_init__()
 

@@ -36,7 +36,7 @@ class StateArray:
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1:
-            raise SpecError(f"state {self.name}: shape must be positive, got {list(self.shape)}")
+            raise SpecError(f"state {self.name}: shape must be positive", got=f"{list(self.shape)}")
         if self.dtype not in DTYPE_BYTES:
             raise SpecError(f"state {self.name}: unknown dtype '{self.dtype}'")
         if bool(self.group_rows) != bool(self.num_groups) or self.group_rows > self.shape[0]:
@@ -48,7 +48,8 @@ class StateArray:
             legal = ", ".join(map(str, self._legal_tps()))
             groups_too = f" and {self.num_groups} groups" if self.num_groups else ""
             raise SpecError(
-                f"one of {legal} (state {self.name}: {rows} rows{groups_too} are split), got {tp}"
+                f"one of {legal} (state {self.name}: {rows} rows{groups_too} are split)",
+                got=f"{tp}",
             )
         kept = max(1, groups // tp)
         group_rows = self.group_rows // groups * kept

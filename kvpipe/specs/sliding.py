@@ -33,7 +33,7 @@ class SlidingWindowSpec(AttentionSpec):
 
     def __post_init__(self) -> None:
         if self.sliding_window < 1:
-            raise SpecError(f"sliding_window must be at least 1 token, got {self.sliding_window}")
+            raise SpecError("sliding_window must be at least 1 token", got=f"{self.sliding_window}")
         super().__post_init__()
 
     @property

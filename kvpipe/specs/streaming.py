@@ -32,7 +32,7 @@ class StreamingSpec(SlidingWindowSpec):
 
     def __post_init__(self) -> None:
         if self.num_sink_tokens < 1:
-            raise SpecError(f"num_sink_tokens must be at least 1, got {self.num_sink_tokens}")
+            raise SpecError("num_sink_tokens must be at least 1", got=f"{self.num_sink_tokens}")
         super().__post_init__()
 
     @classmethod

@@ -106,9 +106,8 @@ class BlockSizes:
         try:
             return map_states(layers, lambda spec: padded_to(spec, padded)), notes
         except SpecError as error:
-            expected, _, got = str(error).partition(", got ")
             key, knob = "cache.mamba_page_size_padded", "leave it null for no padding"
-            raise ConfigError(Problem(key, expected, got, knob)) from None
+            raise ConfigError(Problem(key, error.expected, error.got, knob)) from None
 
     def _multiple(self, attention: Sequence[KVCacheSpec], tokens: Callable[[Layout], int]) -> int:
         """What every attention layer's layout asks for, together."""

@@ -88,10 +88,7 @@ def _ask(key: str, question: Callable[[], KVCacheSpec]) -> KVCacheSpec:
     try:
         return question()
     except SpecError as error:
-        expected, _, got = str(error).partition(", got ")
-        if not got:  # a reason, not a value that was expected
-            expected, got = "a cache that can be built", str(error)
-        raise _Wrong(Problem(key, expected, got)) from None
+        raise _Wrong(error.problem(key, "a cache that can be built")) from None
 
 
 def map_states(
