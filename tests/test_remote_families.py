@@ -98,6 +98,7 @@ def test_a_flat_file_of_a_model_of_parts_is_its_text_part() -> None:
     flat = read("qwen2_5_vl", num_key_value_heads=2, use_sliding_window=False)
     nested = read("qwen2_5_vl", text_config=COMMON | {"num_key_value_heads": 2})
     assert heads(flat) == heads(nested) == [(2, 32), (2, 32)]
+    assert any("other towers are not counted" in note for note in flat.notes)
 
 
 def test_gemma_4_has_wider_heads_in_full_layers_and_shares_the_last_ones() -> None:

@@ -13,7 +13,7 @@ from kvpipe.models.config_file import ConfigFile
 from kvpipe.models.families import families
 from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
-from kvpipe.models.families.classes import class_facts
+from kvpipe.models.families.classes import class_facts, has_parts
 from kvpipe.models.kv_dtype import declared_kv_dtype
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
 from kvpipe.specs.base import DTYPE_BYTES
@@ -164,7 +164,7 @@ def _notes(file: ConfigFile, weight_bytes: int | None) -> list[str]:
     notes = []
     if file.dtype is None:
         notes.append("config.json names no dtype: float32, as its class defaults")
-    if file.is_nested:
+    if file.is_nested or has_parts(file.raw.get("model_type")):
         notes.append("weights are those of the text part; other towers are not counted")
     if file.quantization is not None:
         method = printable(file.quantization.word("quant_method", "a method without a name"))

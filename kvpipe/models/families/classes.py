@@ -55,3 +55,8 @@ def generating_type(model_type: str) -> str:
         model_type = text[1]
         seen.add(model_type)
     return model_type
+
+
+def has_parts(model_type: object) -> bool:
+    """Whether the class of that type has a part that generates beside others."""
+    return isinstance(model_type, str) and facts_of(model_type).text is not None
