@@ -71,7 +71,7 @@ def test_an_index_that_does_not_answer_is_said_in_a_line(
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
     assert setup.main(["transformers"]) == 1
     out = capsys.readouterr().out
-    assert "transformers: not made. The package index does not answer for torch" in out
+    assert "transformers: not made. " in out and "Traceback" not in out
     assert not environments.ENVIRONMENTS["transformers"].folder.exists()
 
 

@@ -44,7 +44,7 @@ def verdict(name: str, form: str) -> str:
 
 def test_the_records_are_of_every_type_that_generates() -> None:
     assert len(records()) == 329
-    assert len(MEASURED) >= 290
+    assert len(MEASURED) >= 298
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -52,7 +52,7 @@ def test_no_plan_differs_from_transformers_own_cache_and_most_types_are_read(for
     verdicts = {name: verdict(name, form) for name in MEASURED}
     wrong = {name: said for name, said in verdicts.items() if said not in ("right", "refused")}
     assert not wrong
-    assert sum(said == "right" for said in verdicts.values()) >= 284
+    assert sum(said == "right" for said in verdicts.values()) >= 292
 
 
 def test_what_is_not_measured_is_read_or_refused_by_name() -> None:
@@ -197,3 +197,26 @@ def test_no_type_that_generates_is_said_to_keep_nothing() -> None:
         except ConfigError:
             continue
         assert any(cache.spec != "encoder_only" for cache in model.caches), name
+
+
+# --- whatever a file may hold --------------------------------------------------------------------
+STRANGE: tuple[Any, ...] = ("x", -1, 2**63, 1.5, [None], {"a": 1}, True, 0, [[]], {})
+
+
+def mutated(raw: dict[str, Any], position: int, value: Any) -> dict[str, Any]:
+    """The file with one value of its text part replaced."""
+    part = next((v for k, v in raw.items() if k == "text_config"), raw)
+    keys = sorted(key for key in part if key != "model_type")
+    changed = part | {keys[position % len(keys)]: value} if keys else part
+    return changed if part is raw else raw | {"text_config": changed}
+
+
+def test_a_strange_value_anywhere_is_read_or_refused_by_its_key() -> None:
+    for number, name in enumerate(MEASURED[::3]):
+        for turn, value in enumerate(STRANGE):
+            form = "full" if (number + turn) % 2 else "sparse"
+            raw = mutated(records()[name][form], 7 * number + 3 * turn, value)
+            try:
+                read(raw, name)
+            except ConfigError as error:
+                assert all(len(line.splitlines()) == 1 for line in error.lines()), name

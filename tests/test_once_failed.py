@@ -27,6 +27,9 @@ ONCE_FAILED = [
     ["cache.block_size=" + "1" * 5000],
     ["cache={a: 1}"],
     ["model=\x00"],
+    ["a" * 5000],
+    ["device=2xh100", "pp=0"],
+    ["device=" + "1" * 5000 + "xh100"],
     ["cache.block_size=\x00"],
     ["device.name=${" + "a" * 400 + "}"],
 ]

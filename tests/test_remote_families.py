@@ -46,10 +46,18 @@ DBRX = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("model_type", "keys", "stored"),
-    [
-        ("internlm2", {"num_key_value_heads": 2}, (2, 32)),
+GROUPED = (
+    *("Keye", "KeyeVL1_5", "bailing_moe_v2", "deepseek", "dots_ocr", "internlm", "internlm2"),
+    *("minicpm", "minicpmo", "molmo", "orion", "phi3_v", "phi4mm", "solar", "telechat"),
+)
+SEQ2SEQ = {
+    "decoder_layers": 2, "encoder_layers": 2, "decoder_attention_heads": 8,
+    "encoder_attention_heads": 8, "d_model": 256, "decoder_ffn_dim": 512, "encoder_ffn_dim": 512,
+}  # fmt: skip
+# Model type, its published keys, and the (K/V heads, head size) that they mean for every layer.
+PUBLISHED: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
+        *((name, {"num_key_value_heads": 2}, (2, 32)) for name in GROUPED),
+        ("muse_spark_text", {"num_key_value_heads": 2, "head_dim": 64}, (2, 64)),
         ("baichuan", {"model_max_length": 4096, "max_position_embeddings": None}, (8, 32)),
         ("chatglm", CHATGLM, (2, 32)),
         ("chatglm", CHATGLM | {"multi_query_attention": False}, (8, 32)),
@@ -59,12 +67,21 @@ DBRX = {
         ("minicpmv", {"num_key_value_heads": 2, "use_sliding_window": False}, (2, 32)),
         ("deepseek_v2", {"use_mla": False, "num_key_value_heads": 8}, (8, 32)),
         ("dbrx", DBRX, (2, 32)),
-    ],
-)  # fmt: skip
+]  # fmt: skip
+SEARCHED = "nemotron-nas"  # has a test of its own
+
+
+@pytest.mark.parametrize(("model_type", "keys", "stored"), PUBLISHED)
 def test_heads_are_those_of_the_published_keys(
     model_type: str, keys: dict[str, Any], stored: tuple[int, int]
 ) -> None:
     assert heads(read(model_type, **keys)) == [stored, stored]
+
+
+def test_florence_is_a_decoder_with_the_image_tokens_beside_it() -> None:
+    model = read("florence2_text", **SEQ2SEQ)
+    kinds = [(cache.layer, cache.spec) for cache in model.caches]
+    assert {kind for _, kind in kinds} == {"full", "cross"} and len(kinds) == 4
 
 
 def test_a_searched_model_says_the_heads_of_every_layer_or_that_it_has_none() -> None:

@@ -241,3 +241,22 @@ def test_blocks_next_to_states_are_those_of_the_reference(golden, name):
             assert {spec.block_size for spec in states} == {pool.state_block_size}, case["id"]
         checked += 1
     assert checked == {"plan_vllm017": 26, "plan_vllm033": 21}[name]
+
+
+LATENT = ["model=deepseek_v3", "device=h100_80gb", "scheduler.max_model_len=8192"]
+
+
+def block_sizes(*overrides: str) -> set[int]:
+    return {layer.spec.block_size for layer in resolve(*LATENT, *overrides).ranks[0].layers}
+
+
+def test_latent_layers_take_vllms_block_of_64_unless_another_is_set() -> None:
+    assert block_sizes("engine=vllm_0_33") == {64}
+    assert block_sizes("engine=vllm_0_33", "cache.block_size=128") == {128}
+    assert block_sizes() == {16}
+
+
+def test_vllm_reserves_the_batch_budget_for_cross_attention() -> None:
+    asked = ["model=whisper_large_v3", "device=h100_80gb", "scheduler.max_num_batched_tokens=4096"]
+    assert resolve(*asked).limits.max_encoder_tokens == 1500
+    assert resolve(*asked, "engine=vllm_0_17").limits.max_encoder_tokens == 4096

@@ -213,6 +213,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "inkling2": {"vision_config": {"text_hidden_size": 64}},
     "inkling2_loop": {"vision_config": {"text_hidden_size": 64}},
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},
+    "zamba2": {"layers_block_type": ["mamba", "mamba", "hybrid"] * 2 + ["mamba", "mamba"]},
     "bamba": {"attn_layer_indices": [2, 5]},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "qwen2_vl": {"text_config": MROPE},

@@ -296,7 +296,6 @@ RULES: tuple[Row, ...] = (
         certain=True,
     ),
     Row(rule="layers_per_group", value=None, source="every release decides it by its buckets"),
-    Row(rule="holes", value="refused", source="no release that was read has such a cache"),
     Row(rule="empty_rank", value="refused", source=_READ),
     Row(rule="window_conflict", value="refused", source=_READ),
     Row(rule="request_bound", value="max_blocks", source=_READ),

@@ -29,7 +29,8 @@ SHORT_KEYS = {
     "dp": "parallel.data_parallel_size",
 }
 _TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
-_COUNTED = re.compile(r"(\d+) ?[x*] ?(.+)", re.IGNORECASE)
+_COUNTED = re.compile(r"([0-9]{1,4}) ?[x*] ?(.+)", re.IGNORECASE)
+_STAGES = re.compile(r"[1-9][0-9]{0,3}")
 _FILES = (".json", ".gguf")
 
 
@@ -106,7 +107,9 @@ def _meaningless(word: str) -> Problem:
 def _spelled_out(overrides: Sequence[str]) -> Iterator[str]:
     """Short keys written whole, devices and models by their files' names, `2xh100` as two ranks."""
     keys = {override.partition("=")[0] for override in overrides}
-    stages = next((int(v) for k, v in _pairs(overrides) if k in ("pp", _PP) and v.isdigit()), 1)
+    stages = next(
+        (int(v) for k, v in _pairs(overrides) if k in ("pp", _PP) and _STAGES.fullmatch(v)), 1
+    )
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:

@@ -243,6 +243,8 @@ def _wrong_key(override: str, base: DictConfig, groups: set[str], error: Excepti
     (item,) = _parse([override])
     key = item.key_or_group
     known = list(_keys(OmegaConf.to_container(base, resolve=False)))
+    if key.startswith("hydra."):  # allowed, or the guard had refused it
+        return Problem(key, "a folder" if key.endswith(".dir") else "a value", _one_line(error))
     if key in known or item.is_add():
         return Problem(key, "a value that composes", _one_line(error))
     return Problem(key, "a known key", f"'{override}'", _nearest(key, known, groups))

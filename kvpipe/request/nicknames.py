@@ -7,6 +7,7 @@ nothing is guessed: a name that fits two files is refused with both.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ _HEAD = 1000  # characters: the comment and the first keys
 
 def option_named(group: str, said: str) -> str | None:
     """The option file of `group` that `said` means, or None. ConfigError where two do."""
-    if (CONF_DIR / group / f"{said}.yaml").is_file():
+    if os.path.isfile(CONF_DIR / group / f"{said}.yaml"):  # False for names too long for a file
         return said
     wanted = _spelling(said)
     if not wanted:

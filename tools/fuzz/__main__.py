@@ -52,7 +52,7 @@ def _words(seed: Random, count: int) -> list[str]:
             kind = said[:60]
             if said and kind not in found:
                 least = shortest(line, lambda some: bool(words.wrong_with(some)))
-                found[kind] = f"{least}: {said}"
+                found[kind] = f"{least}: {said}"[:2000]
         os.chdir("/")
     return list(found.values())
 

@@ -49,6 +49,7 @@ def make(environment: Environment) -> int:
     started = time.perf_counter()
     fault = _make(environment)
     if fault:
+        shutil.rmtree(environment.folder, ignore_errors=True)
         print(f"{environment.name}: not made. {fault}")
         return 1
     (environment.folder / STAMP).write_text(environment.stamp())

@@ -6,14 +6,13 @@ replaced, or none.
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-LOGGER = logging.getLogger("vllm.kvpipe")  # below vLLM's own logger, which has the handlers
+from kvpipe.integrations.vllm.planner import LOGGER, Configs, Planner
+
 PLANNER = "vllm.v1.core.kv_cache_utils"
 CORE = "vllm.v1.engine.core"
 PLAN = "get_kv_cache_configs"
@@ -22,16 +21,6 @@ USED = (
     *(PLAN, "get_kv_cache_groups", "create_kv_cache_group_specs", "unify_kv_cache_spec_page_size"),
     *("get_kv_cache_capacity", "generate_scheduler_kv_cache_config"),
 )
-Configs = list[Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planner:
-    """vLLM's planner. plan: its get_kv_cache_configs as it was. version: of the engine."""
-
-    module: ModuleType
-    plan: Callable[..., Configs]
-    version: str
 
 
 def install_here() -> None:

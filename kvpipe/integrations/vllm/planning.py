@@ -15,7 +15,7 @@ from typing import Any
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.versions import parse_version, rules_of
 from kvpipe.errors import KvpipeError
-from kvpipe.integrations.vllm.hook import LOGGER, Configs, Planner
+from kvpipe.integrations.vllm.planner import LOGGER, Configs, Planner
 from kvpipe.integrations.vllm.regroup import EngineRequest, best
 from kvpipe.integrations.vllm.report import report_lines
 from kvpipe.integrations.vllm.settings import LeftAlone, Settings, settings_of

@@ -24,12 +24,15 @@ from kvpipe.stages.validation.layers import (
 from kvpipe.stages.validation.state_blocks import share_pool
 
 DEFAULT_BLOCK_SIZE = 16
+LATENT_BLOCK_SIZE = 64  # vLLM's platforms/cuda.py: FlashMLA's, wherever nobody sets another
 
 
 def default_block_size(rules: EngineRules, device_type: str, kinds: Collection[str]) -> int:
     """Tokens of a block if nobody sets it. kinds: of the model's caches."""
     if device_type == "cpu" and rules.version:
         return block_size_on_a_cpu(rules.version, kinds)
+    if device_type == "cuda" and rules.version and "mla" in kinds and "mamba" not in kinds:
+        return LATENT_BLOCK_SIZE
     return DEFAULT_BLOCK_SIZE
 
 

@@ -169,6 +169,14 @@ class _Resolution:
         asked = self.config.scheduler.max_model_len
         return model.context_length if asked == "auto" else asked
 
+    def encoder_budget(self, model: ModelGeometry, sizes: StepSizes) -> int:
+        """Encoder tokens of one request: what its encoder gives, and under vLLM at least the batch
+        budget, which it reserves for cross attention."""
+        reserves = bool(self.config.plugins["engine"].make().version)
+        if not model.encoder_tokens or not reserves:
+            return model.encoder_tokens
+        return max(model.encoder_tokens, sizes.max_num_batched_tokens)
+
     def lengths(self, model: ModelGeometry, sizes: StepSizes) -> RequestLimits:
         scheduler, length = self.config.scheduler, self.max_model_len(model)
         if length > model.context_length:
@@ -183,7 +191,7 @@ class _Resolution:
         return RequestLimits(
             max_model_len=length,
             max_num_batched_tokens=sizes.max_num_batched_tokens,
-            max_encoder_tokens=model.encoder_tokens if encoder == "auto" else encoder,
+            max_encoder_tokens=self.encoder_budget(model, sizes) if encoder == "auto" else encoder,
             max_concurrent_batches=sizes.max_concurrent_batches,
             num_lookahead_tokens=scheduler.num_speculative_tokens,
             dcp=self.config.parallel.decode_context_parallel_size,

@@ -1,0 +1,75 @@
+"""Against transformers itself: each tiny model runs again, and each optional key is left out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from type_records import differences, records
+
+from kvpipe.errors import ConfigError
+from kvpipe.models.config_file import parse_config
+from kvpipe.models.families import families
+from kvpipe.models.reading import read_geometry
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+MEASURED = sorted(name for name, record in records().items() if "self" in record)
+STORED_OTHERWISE = {"minicpm3"}
+OPTIONAL = ("head_dim", "num_key_value_heads", "sliding_window", "kv_lora_rank", "num_experts")
+FLAT = sorted(n for n in MEASURED if records()[n]["text_type"] == n and n in families())
+
+
+def measured(model_type: str, raw: dict[str, Any]) -> dict[str, Any]:
+    """The record of that file, measured now."""
+    transformers = pytest.importorskip("transformers")
+    from measure_types import measured as measure
+
+    transformers.logging.set_verbosity_error()
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    values = {key: value for key, value in deepcopy(raw).items() if key != "model_type"}
+    config = CONFIG_MAPPING[model_type](**values)
+    if records()[model_type].get("whole_failed"):
+        config = config.get_text_config(decoder=True)
+    found: dict[str, Any] = measure(config)
+    return found
+
+
+def planned_wrong(name: str, raw: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    """Where the plan differs; nothing where the file is refused by name."""
+    try:
+        model = read_geometry(parse_config(json.dumps(raw), "config.json", name, None))
+    except ConfigError:
+        return []
+    return [] if name in STORED_OTHERWISE else differences(model, record)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_plan_is_what_the_model_caches_now(name: str) -> None:
+    raw = records()[name]["sparse"]
+    found = measured(name, raw)
+    assert found["self"] == records()[name]["self"]
+    assert not planned_wrong(name, raw, found)
+
+
+def leavings() -> Iterator[tuple[str, str]]:
+    for name in FLAT:
+        yield from ((name, key) for key in OPTIONAL if key in records()[name]["sparse"])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "key"), list(leavings()))
+def test_an_optional_key_that_is_left_out_means_what_its_class_says(name: str, key: str) -> None:
+    raw = {k: v for k, v in records()[name]["sparse"].items() if k != key}
+    try:
+        found = measured(name, raw)
+    except Exception as error:  # without the key the class builds no model of these sizes
+        pytest.skip(f"{type(error).__name__}: {error}"[:80])
+    assert not planned_wrong(name, raw, found)
