@@ -179,3 +179,9 @@ def test_one_request_of_one_token_is_not_written_as_many(tmp_path: Path) -> None
     text = " ".join(out.getvalue().split())
     assert "find: 1 request of 1 token," in text and "longest length for 1 request " in text
     assert re.search(r"\b1 (requests|tokens|blocks)\b", text) is None
+
+
+@pytest.mark.parametrize(("requests", "code"), [(48, 0), (64, 1), (1000, 1)])
+def test_a_load_that_is_not_served_as_asked_is_exit_code_one(requests, code, tmp_path) -> None:
+    asked = prepared("device=h100_80gb", f"want.requests={requests}", "report=none")
+    assert run_job(asked, lambda: tmp_path, io.StringIO(), None).exit_code == code

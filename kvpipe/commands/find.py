@@ -1,4 +1,4 @@
-"""`kvpipe find want.requests=64 want.length=8192`: the least that serves them.
+"""`kvpipe find want.requests=48 want.length=8192`: the least that serves them.
 
 File: find.json (what was wanted, and every finding).
 """
@@ -21,7 +21,7 @@ class Find(Command):
     summary = "What a load needs: the cache, share of the card, cards and device that serve it"
     reads = ("want",)
     files = ("find.json",)
-    example = "kvpipe find model=llama device=h100_80gb want.requests=64 want.length=8192"
+    example = "kvpipe find model=llama device=h100_80gb want.requests=48 want.length=8192"
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
@@ -30,8 +30,7 @@ class Find(Command):
             "want": {"requests": search.want.requests, "length": search.length},
             "findings": [asdict(finding) for finding in findings],
         }
-        # The first finding is what the load needs, whether or not anything has it.
-        served = any(finding.setting for finding in findings[1:])
+        served = _served(findings)
         return Answer(
             status="fits" if served else "does_not_fit",
             exit_code=0 if served else 1,
@@ -39,6 +38,13 @@ class Find(Command):
             document=document,
             fields={finding.question: finding.answer or None for finding in findings},
         )
+
+
+def _served(findings: Sequence[Finding]) -> bool:
+    """The load as it was asked for, on the device that was named; on a CPU, on any shipped one.
+    What would serve it instead, or a smaller load, is an answer and no success."""
+    asked = [finding for finding in findings if finding.question == "as asked"]
+    return all(not finding.limit for finding in asked) if asked else bool(findings[-1].setting)
 
 
 def _section(search: Search, findings: Sequence[Finding]) -> Section:

@@ -11,7 +11,7 @@ from kvpipe.text.lines import Line, Section, lay_out
 EXAMPLES = (
     ("does it fit on this card", "kvpipe model=llama3_70b device=h200 parallel=tp2"),
     ("any model's config.json", "kvpipe ./my-model device=h200"),
-    ("what serves a load", "kvpipe find device=h100_80gb want.requests=64 want.length=8192"),
+    ("what serves a load", "kvpipe find device=h100_80gb want.requests=48 want.length=8192"),
     ("several at once", "kvpipe -m cache=full,fp8 scheduler.max_model_len=8192,32768 device=l4"),
     ("as vLLM plans it", "kvpipe model=gemma3_27b device=h200 engine=vllm_0_33"),
 )

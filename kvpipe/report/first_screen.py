@@ -22,8 +22,19 @@ _LABEL = 9  # columns
 _BAR_WIDTH = 60
 _MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
 VERDICT_STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": ""}
-# What is cut to one line, and then left out, when the screen is too small: the least needed first.
-_CUT = ("legend", "proof", "model", "limit", "plan", "warning", "users", "change")
+# What goes when the screen is too small, the least needed first: cut to one line, or left out.
+_GIVEN_UP = (
+    ("cut", "legend"),
+    ("drop", "proof"),
+    ("drop", "model"),
+    ("cut", "warning"),
+    ("cut", "change"),
+    ("drop", "legend"),  # and the card, which it explains
+    ("cut", "limit"),
+    ("drop", "notes"),
+    ("cut", "users"),
+    ("cut", "plan"),
+)
 
 
 def first_screen(report: ReportInput, width: int) -> list[Line]:
@@ -54,13 +65,16 @@ def _fitted(blocks: dict[str, list[Line]], width: int) -> list[Line]:
     def length() -> int:
         return sum(map(len, blocks.values())) + _BELOW
 
-    for name in _CUT:
-        if length() > MOST_LINES and len(blocks.get(name, ())) > 1:
+    for how, name in _GIVEN_UP:
+        if length() <= MOST_LINES:
+            break
+        if how == "drop":
+            blocks.pop(name, None)
+            if name == "legend":
+                blocks.pop("card", None)
+        elif len(blocks.get(name, ())) > 1:
             first = blocks[name][0]
             blocks[name] = [Line(f"{first.text[: width - 4]} ...", first.style)]
-    for name in _CUT:
-        if length() > MOST_LINES:
-            blocks.pop(name, None)
     return [line for block in blocks.values() for line in block]
 
 

@@ -246,7 +246,9 @@ def _refuse_without_room(
 
 
 def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...], total: MemoryItem) -> str:
-    parts = " + ".join(f"{item.name} {item.num_bytes / GIB:.2f} GiB" for item in charged)
+    parts = " + ".join(
+        f"{item.name} {item.num_bytes / GIB:.2f} GiB" for item in charged if item.num_bytes
+    )
     needed = sum(item.num_bytes for item in charged) / total.num_bytes
     share = ceil(1000 * needed) / 1000  # rounded to the safe side
     way = f"Raise it above {share:.3f}" if share < 1 else ""
