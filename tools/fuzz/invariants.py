@@ -6,6 +6,7 @@ may fit more or less; a higher TP may hold fewer requests in all where KV heads 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from fuzz.requests import DEFAULT_LENGTH, DEFAULT_MEMORY, Settings, planned
@@ -48,8 +49,8 @@ def advice_is_exact(settings: Settings) -> str:
             return f"longest_len {longest:,} does not fit"
         if isinstance(planned(settings, length=longest + 1), Plan):
             return f"longest_len {longest:,}, and one token more fits"
-        if f"Lower it to {longest:,}" not in str(told):
-            return f"longest_len {longest:,} is not what is said: {told}"
+        if wrong := _said_is_wrong(told, longest, settings):
+            return wrong
     elif isinstance(planned(settings, length=1), Plan):
         return f"one token fits, and no length is said to: {told}"
     if not told.needed_bytes or max(told.needed_bytes) <= settings.get("memory", DEFAULT_MEMORY):
@@ -60,6 +61,25 @@ def advice_is_exact(settings: Settings) -> str:
     if isinstance(planned(settings, memory=needed - 1), Plan):
         return f"needs {needed:,} bytes, and fits in one less"
     return ""
+
+
+def _said_is_wrong(told: DoesNotFit, longest: int, settings: Settings) -> str:
+    """The length that the message names is longest_len, or, of an engine that admits lengths which
+    it can never schedule, the shorter one that runs."""
+    found = re.search(r"Lower it to ([\d,]+)", str(told))
+    said = int(found[1].replace(",", "")) if found else 0
+    if not said or said > longest:
+        return f"longest_len {longest:,} is not what is said: {told}"
+    there = planned(settings, length=said)
+    if not isinstance(there, Plan) or not _requests(there):
+        return f"the length that is said, {said:,}, does not run: {told}"
+    if said < longest and (more := planned(settings, length=said + 1)) and _runs(more):
+        return f"{said:,} is said, and one token more runs: {told}"
+    return ""
+
+
+def _runs(plan: object) -> bool:
+    return isinstance(plan, Plan) and _requests(plan) > 0
 
 
 def blocks_lie_in_the_memory(settings: Settings) -> str:

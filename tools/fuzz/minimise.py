@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+TRIES = 500
+
 
 def smallest(settings: Mapping[str, Any], fails: Callable[[Mapping[str, Any]], bool]) -> Any:
-    """Settings are left out one by one, and numbers halved, as long as it still fails."""
-    kept = dict(settings)
+    """Settings are left out one by one, and numbers halved, as long as it still fails; at most TRIES
+    are made, so that what was found is said while somebody waits."""
+    kept, tries = dict(settings), 0
     changed = True
     while changed:
         changed = False
         for key in list(kept):
             for smaller in _smaller(kept, key):
+                tries += 1
+                if tries > TRIES:
+                    return kept
                 if _still(fails, smaller):
                     kept, changed = smaller, True
                     break
