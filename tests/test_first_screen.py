@@ -96,3 +96,14 @@ def test_the_made_up_reports_have_a_screen(monkeypatch: pytest.MonkeyPatch) -> N
     assert verdict_of(report).word == "fits"
     assert len(first_screen(report, 80)) <= MOST_LINES - 2
     assert answer_of(report).screen is not None
+
+
+@pytest.mark.parametrize(
+    ("users", "word"), [(1, "IT FITS"), (23, "IT FITS"), (24, "DOES NOT FIT: ")]
+)
+def test_the_users_that_were_asked_for_decide(users: int, word: str) -> None:
+    asked = ["llama3_70b", "device=h200", "parallel=tp2", "cache=fp8", "backend=meta"]
+    asked += ["cache.kv_cache_memory_bytes=60GiB", "scheduler.max_model_len=32768"]
+    answer = kvpipe.run([*asked, f"want.requests={users}"]).answer
+    assert answer.verdict.text.startswith(word)
+    assert answer.exit_code == (0 if word == "IT FITS" else 1)

@@ -83,8 +83,11 @@ class Search:
 
     @cached_property
     def length(self) -> int:
-        asked = self.want.length
-        return self.prepared.resolved.model.context_length if asked == "auto" else asked
+        """want.length; auto: the length that is planned for, else the model's context."""
+        asked, planned = self.want.length, self.prepared.config.scheduler.max_model_len
+        if asked != "auto":
+            return asked
+        return self.prepared.resolved.model.context_length if planned == "auto" else planned
 
     def findings(self) -> Iterator[Finding]:
         yield self.cache_memory()

@@ -23,7 +23,7 @@ from kvpipe.report.of_run import report_input
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import Column, figure
-from kvpipe.report.verdict import verdict_of
+from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.text.figures import size
 from kvpipe.text.lines import Line, lay_out
@@ -81,7 +81,7 @@ class Run(Command):
 def answer_of(report: ReportInput) -> Answer:
     """What a finished run answers."""
     document = plan_document(report)
-    status, exit_code, complaints = _verdict(report.plan, report.verify)
+    status, exit_code, complaints = _verdict(report)
     return Answer(
         status=status,
         exit_code=exit_code,
@@ -100,13 +100,25 @@ def _verdict_line(report: ReportInput) -> Line:
     return Line(verdict.short, VERDICT_STYLES[verdict.word])
 
 
-def _verdict(plan: Plan, proof: VerifyReport) -> tuple[str, int, tuple[str, ...]]:
+def _verdict(report: ReportInput) -> tuple[str, int, tuple[str, ...]]:
     """status, exit code, and why it is not "fits"."""
-    if wrong := _unproven(proof):
+    if wrong := _unproven(report.verify):
         return "failed", 3, (wrong,)
-    if nothing := _holds_nothing(plan):
+    if nothing := _holds_nothing(report.plan) or _holds_fewer(report):
         return "does_not_fit", 1, (nothing,)
     return "fits", 0, ()
+
+
+def _holds_fewer(report: ReportInput) -> str:
+    """Fewer requests at once than were asked for (want.requests; one where nothing was said)."""
+    running = running_at_once(report)
+    if running is None or running >= report.requests_asked:
+        return ""
+    return (
+        f"want.requests: {report.requests_asked:,} requests of "
+        f"{report.plan.limits.max_model_len:,} tokens at once were asked for, {running:,} run; "
+        "`kvpipe find` with the same settings says what would serve them"
+    )
 
 
 def _holds_nothing(plan: Plan) -> str:

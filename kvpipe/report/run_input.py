@@ -38,6 +38,7 @@ class ReportInput:
     serve: the command that starts vLLM with this plan ("": none does). max_num_seqs: requests that
     the scheduler runs at once. weights_left_out: bytes of weights that the device would have to
     hold, too, but that no item of the profile charges (a CPU run loads none).
+    requests_asked: of the planned length, at once (want.requests).
     """
 
     headline: Headline
@@ -55,3 +56,4 @@ class ReportInput:
     serve: str = ""
     max_num_seqs: int | None = None
     weights_left_out: int = 0
+    requests_asked: int = 1

@@ -40,6 +40,9 @@ def _answer(report: ReportInput) -> tuple[str, str]:
     assert plan.capacity is not None
     if plan.capacity.requests_at_peak == 0:
         return "does not fit", f"DOES NOT FIT: no request of {length}"
+    running, asked = running_at_once(report), report.requests_asked
+    if running is not None and running < asked:
+        return "does not fit", f"DOES NOT FIT: {running:,} of {asked:,} users of {length}"
     if over := max(account.overcommitted_bytes for account in report.accounts):
         return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
     if short := _shortfall(report):
@@ -51,6 +54,14 @@ def _answer(report: ReportInput) -> tuple[str, str]:
             return "may not fit", f"ONLY THE CACHE FITS, not {weights} of weights: {length}"
         return "fits", f"THE CACHE FITS, weights not counted: {length}"
     return "fits", f"IT FITS: {length}"
+
+
+def running_at_once(report: ReportInput) -> int | None:
+    """Requests of the planned length in a running server, by memory and scheduler; None where
+    nothing is stored."""
+    if report.plan.capacity is None:
+        return None
+    return min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
 
 
 def _shortfall(report: ReportInput) -> int:

@@ -9,8 +9,8 @@ TRIES = 500
 
 
 def smallest(settings: Mapping[str, Any], fails: Callable[[Mapping[str, Any]], bool]) -> Any:
-    """Settings are left out one by one, and numbers halved, as long as it still fails; at most TRIES
-    are made, so that what was found is said while somebody waits."""
+    """Settings are left out one by one, and numbers halved, as long as it still fails; in at most
+    TRIES, so that what was found is said while somebody waits."""
     kept, tries = dict(settings), 0
     changed = True
     while changed:
