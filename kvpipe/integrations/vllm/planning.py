@@ -21,7 +21,7 @@ from kvpipe.integrations.vllm.report import report_lines
 from kvpipe.integrations.vllm.settings import LeftAlone, Settings, settings_of
 from kvpipe.integrations.vllm.translate import layers_of, limits_of
 
-# Releases whose engines were started with the plug-in (docs/live.md).
+# Releases whose planners were read; of these 0.32.0 was started with the plug-in (docs/live.md).
 TESTED = ((0, 28), (0, 32))
 Specs = Sequence[Mapping[str, Any]]
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from kvpipe.cache.plan import Capacity
 from kvpipe.notes import Note
-from kvpipe.stages.grouping.admission import count, size, smaller_batch
+from kvpipe.stages.grouping.admission import short_size, smaller_batch
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.ranks import RankedPlans
+from kvpipe.text.figures import count
 
 
 def notes(request: GroupingRequest, made: RankedPlans, capacity: Capacity | None) -> Iterator[Note]:
@@ -30,7 +31,7 @@ def _release(request: GroupingRequest) -> Iterator[Note]:
 def _stranded(request: GroupingRequest, made: RankedPlans) -> Iterator[Note]:
     stranded = [(i, r.stranded_bytes) for i, r in enumerate(made.ranks) if r.stranded_bytes]
     if stranded:
-        listed = ", ".join(f"rank {i} {size(num_bytes)}" for i, num_bytes in stranded)
+        listed = ", ".join(f"rank {i} {short_size(num_bytes)}" for i, num_bytes in stranded)
         asked = request.num_gpu_blocks_override
         reason = "every rank has the blocks of the poorest"
         if asked is not None:

@@ -15,6 +15,7 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.errors import DoesNotFit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping.pool import Pool
+from kvpipe.text.figures import count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +168,7 @@ def _too_small(
 
 def _told_apart(needed: int, have: int) -> tuple[str, str]:
     """Both sizes, with as many digits as it takes to see that they differ."""
-    short = size(needed), size(have)
+    short = short_size(needed), short_size(have)
     if short[0] != short[1]:
         return short
     return f"{needed:,} bytes", f"{have:,} bytes"
@@ -212,14 +213,9 @@ def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | No
     return None
 
 
-def size(num_bytes: int) -> str:
-    """Bytes as a person reads them: 96.0 MiB."""
+def short_size(num_bytes: int) -> str:
+    """Bytes as a refusal says them, with one decimal: 96.0 MiB."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= factor:
             return f"{num_bytes / factor:,.1f} {unit}"
     return f"{num_bytes:,} bytes"
-
-
-def count(number: int, noun: str) -> str:
-    """`1 block`, `511 blocks`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -12,11 +12,12 @@ from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping._groups import Grouping, group_layers
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping._problems import refuse
-from kvpipe.stages.grouping.admission import Admission, admit, count, size
+from kvpipe.stages.grouping.admission import Admission, admit, short_size
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
 from kvpipe.stages.grouping.printed import printed
 from kvpipe.stages.grouping.union import union
+from kvpipe.text.figures import count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +120,10 @@ def _memory(pool: Pool, given: int, request: GroupingRequest) -> int:
     asked = override * width
     if pool.rules.override == "checked_count" and asked > given:
         need = "needs" if override == 1 else "need"
+        asked_for, has = short_size(asked), short_size(given)
         raise DoesNotFit(
-            f"cache.num_gpu_blocks_override: {count(override, 'block')} {need} {size(asked)}, "
-            f"{given // width:,} fit ({size(given)}). Lower it, or raise {request.memory_knob}",
+            f"cache.num_gpu_blocks_override: {count(override, 'block')} {need} {asked_for}, "
+            f"{given // width:,} fit ({has}). Lower it, or raise {request.memory_knob}",
             needed_bytes=(asked,),
             available_bytes=(given,),
         )
