@@ -78,7 +78,7 @@ class Decoding:
 
     # --- all at once -----------------------------------------------------------------------------
     def _many(self, given: list[int], token_ids: Sequence[int] | None) -> tuple[BlockCopy, ...]:
-        rows = np.array(given)
+        rows = self.seats.as_array(given)
         computed = self.seats.num_tokens[rows]
         due = (computed >= self.granter.run_until[rows]).nonzero()[0]
         copies: tuple[BlockCopy, ...] = ()

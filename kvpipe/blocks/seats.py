@@ -10,11 +10,14 @@ from collections import deque
 from collections.abc import Hashable, MutableSequence, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from kvpipe.blocks.errors import BlockError
 from kvpipe.blocks.request import LiveRequest, SwappedRequest
 
 _DISCARD: deque[int] = deque(maxlen=0)  # for tokens of requests whose prefixes are not cached
+
+Rows = npt.NDArray[np.intp]
 
 
 class Seats:
@@ -30,6 +33,7 @@ class Seats:
         self._at_row: list[LiveRequest | None] = [None] * num_rows
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._last_batch: tuple[list[Hashable], list[int]] = ([], [])
+        self._last_array: Rows | None = None  # its rows, where a step needed them so
 
     def seat(self, live: LiveRequest, num_tokens: int) -> LiveRequest:
         live.row = self._free_rows.pop()
@@ -42,7 +46,7 @@ class Seats:
 
     def unseat(self, live: LiveRequest) -> None:
         del self.live[live.name], self._row_of[live.name]
-        self._last_batch = ([], [])
+        self._last_batch, self._last_array = ([], []), None
         self._at_row[live.row] = None
         self._free_rows.append(live.row)
 
@@ -69,8 +73,16 @@ class Seats:
             raise BlockError(self._why_not_live(error.args[0])) from None
         if len(set(requests)) != len(rows):
             raise BlockError("a request is named twice in one step")
-        self._last_batch = (list(requests), rows)
+        self._last_batch, self._last_array = (list(requests), rows), None
         return rows
+
+    def as_array(self, rows: list[int]) -> Rows:
+        """[n] the same rows; of the last batch made once."""
+        if rows is not self._last_batch[1]:
+            return np.array(rows, np.intp)
+        if self._last_array is None:
+            self._last_array = np.array(rows, np.intp)
+        return self._last_array
 
     def refuse_new(self, request: Hashable) -> None:
         """BlockError where a request of this name, or any, cannot be seated."""
