@@ -64,6 +64,7 @@ def test_a_half_made_environment_is_made_again(
     assert "half made" in capsys.readouterr().out
 
 
+@pytest.mark.full  # pip waits for the index
 def test_an_index_that_does_not_answer_is_said_in_a_line(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

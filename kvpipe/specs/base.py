@@ -133,8 +133,8 @@ class KVCacheSpec(ABC):
         the spec does not work under these limits."""
 
     def peak_blocks(self, limits: RequestLimits) -> int:
-        """Blocks that are enough for any step of one request (see `resident`): `max_blocks`, unless
-        that bound is known to be short."""
+        """Exactly the most blocks that any step of one request holds (see `resident`): `max_blocks`,
+        unless that bound is another number."""
         return self.max_blocks(limits)
 
     @abstractmethod
