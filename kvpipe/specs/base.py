@@ -133,7 +133,7 @@ class KVCacheSpec(ABC):
         the spec does not work under these limits."""
 
     def peak_blocks(self, limits: RequestLimits) -> int:
-        """Exactly the most blocks that any step of one request holds (see `resident`): `max_blocks`,
+        """Exactly the most blocks that any step of one request holds (`resident`): `max_blocks`,
         unless that bound is another number."""
         return self.max_blocks(limits)
 
