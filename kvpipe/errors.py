@@ -15,12 +15,19 @@ LONGEST_GOT = 200  # characters of a wrong value that are repeated
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a request: `key: expected ..., got ...; knob`, on one line."""
+    """One mistake in a request: `key: expected ..., got ...; knob`, on one line.
+
+    of_name: what is wrong is a name (of a key, a section, a plugin), not a value: in a sweep it is
+    wrong in every job."""
 
     key: str
     expected: str
     got: str
     knob: str = ""
+    of_name: bool = False
+
+    def to_json(self) -> dict[str, str]:
+        return {"key": self.key, "expected": self.expected, "got": self.got, "knob": self.knob}
 
     def __str__(self) -> str:
         got = printable(self.got)

@@ -76,9 +76,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The plugin, imported on first use; ConfigError listing the valid names otherwise."""
         if name not in self._sources:
-            raise ConfigError(
-                Problem(
-                    self.kind, "a registered name", f"'{name}'", did_you_mean(name, self.names())
-                )
-            )
+            hint = did_you_mean(name, self.names())
+            problem = Problem(self.kind, "a registered name", f"'{name}'", hint, of_name=True)
+            raise ConfigError(problem)
         return self._sources[name]()

@@ -55,7 +55,9 @@ def run(arguments: Sequence[str]) -> int:
         return _dispatch(list(arguments))
     except KvpipeError as error:
         complain(error.lines())
-        if {"report=json", "report.name=json"} & set(arguments):
+        from kvpipe.front.words import asks_for_json
+
+        if asks_for_json(arguments):
             from kvpipe.report.json_ import dumps, failure_document
 
             with named("stdout"):

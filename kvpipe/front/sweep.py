@@ -35,6 +35,7 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.named import in_words, named
 from kvpipe.front.hydra_front import hydras_errors
 from kvpipe.front.sweep_folder import pending, row_of_job, sweep_folder
+from kvpipe.front.words import asks_for_json
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.compose import as_yaml, compose_request, configuration, run_folder
 from kvpipe.request.confdir import CONFIG_NAME
@@ -199,7 +200,7 @@ def _unknown_keys(raw: dict[str, Any]) -> list[Problem]:
     """A key that no schema knows (`+cache.blocksize=32`) is wrong in every job."""
     from kvpipe.request.config import collect
 
-    return [p for p in collect(raw)[1] if p.expected.startswith(("a known", "a registered"))]
+    return [problem for problem in collect(raw)[1] if problem.of_name]
 
 
 def _job(config: DictConfig) -> float | None:
@@ -258,7 +259,7 @@ def _print(
 ) -> None:
     from kvpipe.report.sweep_table import sweep_table
 
-    wants_json = any(o.startswith("report=json") for job in jobs for o in job)
+    wants_json = any(asks_for_json(job) for job in jobs)
     if wants_json:
         for row in rows:
             print(_json_line(folder, row, command))

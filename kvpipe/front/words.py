@@ -70,6 +70,12 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
     return list(_spelled_out(overrides))
 
 
+def asks_for_json(words: Sequence[str]) -> bool:
+    """Whether a request that came to nothing is answered in JSON: read from its words, since what
+    is wrong with it may be why it has no config."""
+    return bool({"report=json", "report.name=json"} & set(words))
+
+
 def is_setting(word: str) -> bool:
     """An override in Hydra's grammar, not a word. A path may have a `=` in it too."""
     if word.startswith(("/", "./", "../")):

@@ -54,7 +54,7 @@ def failure_document(error: KvpipeError, job: str | None = None) -> dict[str, An
         document["longest_len"] = error.longest_len
         document["advice"] = [dict(changes) for changes in error.changes]
     if isinstance(error, ConfigError):
-        document["problems"] = [vars(problem) for problem in error.problems]
+        document["problems"] = [problem.to_json() for problem in error.problems]
     return document
 
 

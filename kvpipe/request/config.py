@@ -8,7 +8,7 @@ the pipeline raises once. Lengths are in tokens, sizes in bytes ("30GiB" is acce
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -142,7 +142,8 @@ def collect(
     problems: list[Problem] = []
     known = {*FIXED_SECTIONS, *SECTIONS, "example", "trace", "want"}
     for key in raw.keys() - known:
-        problems.append(Problem(key, "a known section", f"'{key}'", did_you_mean(key, known)))
+        hint = did_you_mean(key, known)
+        problems.append(Problem(key, "a known section", f"'{key}'", hint, of_name=True))
     for name in ("example", "trace", "want"):
         if not isinstance(raw.get(name), Mapping):
             got = repr(raw.get(name))
@@ -190,7 +191,7 @@ def _check_plugin(
     try:
         plugin = REGISTRIES[name].get(value[key])
     except ConfigError as error:
-        return None, [Problem(f"{name}.{key}", p.expected, p.got, p.knob) for p in error.problems]
+        return None, [replace(p, key=f"{name}.{key}") for p in error.problems]
     schema = getattr(plugin, "Options", None)
     if schema is None:
         return PluginChoice(name=value[key], plugin=plugin, options=value), []

@@ -83,7 +83,7 @@ def _problems(
         if items[0]["type"] == "extra_forbidden":
             known = list(schema.model_fields) if len(path) == 1 else []
             knob = did_you_mean(path[-1], known) if known else ""
-            yield Problem(key, "a known key", f"'{path[-1]}'", knob)
+            yield Problem(key, "a known key", f"'{path[-1]}'", knob, of_name=True)
             continue
         expected = " or ".join(dict.fromkeys(_expected(item) for item in items))
         yield Problem(key, expected, _got(items[0]))
