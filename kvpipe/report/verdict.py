@@ -32,6 +32,8 @@ def verdict_of(report: ReportInput) -> Verdict:
     figures = f"{plan.num_blocks:,} blocks, {pool}{ranks}"
     if plan.requested_len > plan.limits.max_model_len:
         figures += f"; max_model_len lowered from {plan.requested_len:,}"
+    if report.weights_left_out:
+        figures += f"; {size(report.weights_left_out)} of weights are not counted"
     return Verdict(word=word, short=f"{short} on {report.headline.device}", figures=figures)
 
 
@@ -50,8 +52,7 @@ def _answer(report: ReportInput) -> tuple[str, str]:
     if report.weights_left_out:
         total = report.profile.ranks[0].total.num_bytes
         if report.weights_left_out > total:
-            weights = size(report.weights_left_out)
-            return "may not fit", f"ONLY THE CACHE FITS, not {weights} of weights: {length}"
+            return "may not fit", f"ONLY THE CACHE FITS, not the weights: {length}"
         return "fits", f"THE CACHE FITS, weights not counted: {length}"
     return "fits", f"IT FITS: {length}"
 
