@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from kvpipe.front.words import is_setting
 from kvpipe.plugins import COMMANDS
 
 _LINE = "COMP_LINE"  # what the shell has of the line so far; Hydra's scripts pass it on
@@ -16,10 +15,8 @@ def command_words() -> list[str]:
     line = os.environ.get(_LINE, "")
     words = line.split()
     rest = words[2:] if words[:1] == ["python"] else words[1:]
-    if rest and not is_setting(rest[0]) and rest[0] in COMMANDS and line != line.rstrip():
-        os.environ[_LINE] = line.replace(f" {rest[0]}", "", 1)
-        return []
-    if len(rest) > 1 and rest[0] in COMMANDS:
+    is_typed = len(rest) > 1 or line != line.rstrip()  # a blank or another word follows it
+    if rest and rest[0] in COMMANDS and is_typed:
         os.environ[_LINE] = line.replace(f" {rest[0]}", "", 1)
         return []
     if len(rest) > 1:

@@ -15,7 +15,7 @@ from kvpipe.report.run_input import ReportInput
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
 from kvpipe.text.figures import count, percent, size
-from kvpipe.text.lines import Line, Section
+from kvpipe.text.lines import Line, Section, shell_lines
 
 
 def contents(report: ReportInput) -> list[Section]:
@@ -36,20 +36,10 @@ def contents(report: ReportInput) -> list[Section]:
     sections += _notes(report)
     sections.append(_end(report))
     if report.serve:
-        sections.append(Section(title="To serve this plan", verbatim=_shell_lines(report.serve)))
+        sections.append(
+            Section(title="To serve this plan", verbatim=list(shell_lines(report.serve, 78)))
+        )
     return sections
-
-
-def _shell_lines(command: str, width: int = 78) -> list[Line]:
-    """A command over several lines that a shell reads as one: flags stay beside their values."""
-    words = command.replace(" --", "\n--").split("\n")
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + 1 + len(word) > width:
-            lines.append(f"  {word}")
-        else:
-            lines[-1] += f" {word}"
-    return [Line(f"{line} \\") for line in lines[:-1]] + [Line(lines[-1])]
 
 
 def _verdict(report: ReportInput) -> Section:

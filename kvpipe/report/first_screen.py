@@ -5,7 +5,6 @@ limits it, where the card's memory goes, what to change, what to paste. `report=
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.notes import Note
@@ -14,7 +13,7 @@ from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import verdict_of
 from kvpipe.stages.profiling.base import RankMemory
 from kvpipe.text.figures import count, size
-from kvpipe.text.lines import Line
+from kvpipe.text.lines import Line, shell_lines
 
 MOST_LINES = 16  # with the folder and the verdict below, which the report adds
 _BELOW = 2
@@ -55,7 +54,7 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
         )
         blocks["proof"] = _labelled("proof", proof.summary or words, width, most=1)
     if report.serve:
-        blocks["serve"] = [Line("serve"), *_shell(report.serve, width - 2)]
+        blocks["serve"] = [Line("serve"), *shell_lines(report.serve, width - 2, indent="  ")]
     return _fitted(blocks, width)
 
 
@@ -149,16 +148,3 @@ def _labelled(label: str, text: str, width: int, style: str = "", most: int = 9)
     if len(lines) > most:
         lines = [*lines[: most - 1], f"{lines[most - 1][: width - 4]} ..."]
     return [Line(line, style) for line in lines]
-
-
-def _shell(command: str, width: int) -> Iterator[Line]:
-    """A command over several lines that a shell reads as one: flags stay beside their values."""
-    words = command.replace(" --", "\n--").split("\n")
-    lines = [f"  {words[0]}"]
-    for word in words[1:]:
-        if len(lines[-1]) + 1 + len(word) > width:
-            lines.append(f"    {word}")
-        else:
-            lines[-1] += f" {word}"
-    yield from (Line(f"{line} \\") for line in lines[:-1])
-    yield Line(lines[-1])

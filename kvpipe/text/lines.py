@@ -57,6 +57,19 @@ def lay_out(sections: Sequence[Section], width: int) -> Iterator[Line]:
         yield from section.verbatim
 
 
+def shell_lines(command: str, width: int, indent: str = "") -> Iterator[Line]:
+    """A command over several lines that a shell reads as one: flags stay beside their values."""
+    first, *words = command.replace(" --", "\n--").split("\n")
+    lines = [f"{indent}{first}"]
+    for word in words:
+        if len(lines[-1]) + 1 + len(word) > width:
+            lines.append(f"{indent}  {word}")
+        else:
+            lines[-1] += f" {word}"
+    yield from (Line(f"{line} \\") for line in lines[:-1])
+    yield Line(lines[-1])
+
+
 def _table(section: Section, width: int) -> Iterator[Line]:
     table = [section.headers, *section.rows] if section.headers else list(section.rows)
     if not table:
