@@ -57,7 +57,7 @@ class _Resolution:
 
     def resolve(self) -> ResolvedRun:
         config = self.config
-        model = self.attempt(lambda: config.plugins["model"].make().read())
+        model = self.attempt(lambda: self.model())
         # Only backends that run on GPUs have an index (backends/base.py).
         gpu_index: int = getattr(config.plugins["backend"].options, "gpu_index", 0)
         device = self.attempt(lambda: resolve_device(config.device, gpu_index))
@@ -114,6 +114,13 @@ class _Resolution:
             known = {(problem.key, problem.got) for problem in self.problems}
             self.problems += [p for p in error.problems if (p.key, p.got) not in known]
             return None
+
+    def model(self) -> ModelGeometry:
+        """The model with its weights as they are to be stored."""
+        plugins = self.config.plugins
+        read: ModelGeometry = plugins["model"].make().read()
+        stored: ModelGeometry = plugins["weights"].make().stored(read)
+        return stored
 
     # --- parallel, lengths, what-if ---------------------------------------------------------------
     def parallel(self) -> ResolvedParallel:
