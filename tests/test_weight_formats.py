@@ -56,10 +56,10 @@ def test_a_mix_has_the_size_that_llama_cpp_prints(name, mix, gib, bits):
 
 def test_a_mix_has_as_many_tensors_of_each_type_as_a_published_file():
     """Llama-3.1-8B in Q4_K_M: 193 of Q4_K and 33 of Q6_K (abetlen/llama-cpp-python#1693)."""
-    from kvpipe.models.formats.gguf import _Rules
+    from kvpipe.models.formats.gguf import Rules
 
     model = recorded(LLAMA)
-    rules = _Rules(MIXES["Q4_K_M"], model, "Q4_K_M")
+    rules = Rules(MIXES["Q4_K_M"], model, "Q4_K_M")
     types = [rules.type_of(weight) for weight in (model.weights or list)()]
     assert (types.count("Q4_K"), types.count("Q6_K"), types.count("F32")) == (193, 33, 65)
 

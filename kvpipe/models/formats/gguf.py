@@ -73,11 +73,11 @@ class Gguf:
         if mix is None:
             got, hint = f"'{self.options.mix}'", did_you_mean(self.options.mix, MIXES)
             raise ConfigError(Problem("weights.mix", "a mix of llama.cpp's quantize", got, hint))
-        rules = _Rules(mix, model, self.options.mix)
+        rules = Rules(mix, model, self.options.mix)
         return converted(model, self.options.mix, rules.num_bytes)
 
 
-class _Rules:
+class Rules:
     """The type of each tensor of one model."""
 
     def __init__(self, mix: Mix, model: ModelGeometry, name: str) -> None:

@@ -1,7 +1,7 @@
-"""As a quantiser would write them: `quantization` says what a checkpoint's quantization_config says.
+"""As a quantiser would write them: `quantization` says what a quantization_config would say.
 
-The matrices of the layers are converted, but for `modules_to_not_convert` (or `ignore`); embeddings,
-head, norms and routers stay in the file's dtype.
+The matrices of the layers are converted, but for `modules_to_not_convert` (or `ignore`);
+embeddings, head, norms and routers stay in the file's dtype.
 """
 
 from __future__ import annotations

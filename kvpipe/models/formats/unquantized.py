@@ -27,9 +27,9 @@ class Unquantized:
     def stored(self, model: ModelGeometry) -> ModelGeometry:
         """As published where it is not quantised and as wide already."""
         width = DTYPE_BYTES[self.options.dtype]
-        if not model.quantized_with and model.weight_bytes is None:
-            if width == DTYPE_BYTES[model.file_dtype]:
-                return model
+        plain = not model.quantized_with and model.weight_bytes is None
+        if plain and width == DTYPE_BYTES[model.file_dtype]:
+            return model
         if model.parameter_count is None:
             expected = f"published, since {model.name} does not say how many parameters it has"
             raise ConfigError(Problem("weights", expected, f"'{self.options.dtype}'"))
