@@ -9,7 +9,7 @@ from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import flags_to_words, words_to_overrides
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.nicknames import option_named
-from kvpipe.request.quantities import parse_length, parse_size
+from kvpipe.text.quantities import parse_length, parse_size
 
 
 def meant(line: str) -> list[str]:

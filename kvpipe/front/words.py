@@ -21,6 +21,7 @@ FLAGS = {
     "--on": "device",
     "--context": "scheduler.max_model_len",
     "--kv": "cache.cache_dtype",
+    "--weights": "weights",
     "--users": "want.requests",
 }
 SHORT_KEYS = {

@@ -18,6 +18,7 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.models.base import ModelGeometry, ModelReader
+from kvpipe.models.formats.base import WeightFormat
 from kvpipe.notes import Note
 from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
@@ -59,7 +60,7 @@ class _Resolution:
 
     def resolve(self) -> ResolvedRun:
         config = self.config
-        model = self.attempt(lambda: config.plugins["model"].make(ModelReader).read())
+        model = self.attempt(lambda: self.model())
         # Only backends that run on GPUs have an index (backends/base.py).
         gpu_index: int = getattr(config.plugins["backend"].options, "gpu_index", 0)
         device = self.attempt(lambda: resolve_device(config.device, gpu_index))
@@ -116,6 +117,11 @@ class _Resolution:
             known = {(problem.key, problem.got) for problem in self.problems}
             self.problems += [p for p in error.problems if (p.key, p.got) not in known]
             return None
+
+    def model(self) -> ModelGeometry:
+        """The model with its weights as they are to be stored."""
+        plugins = self.config.plugins
+        return plugins["weights"].make(WeightFormat).stored(plugins["model"].make(ModelReader).read())
 
     # --- parallel, lengths, what-if ---------------------------------------------------------------
     def parallel(self) -> ResolvedParallel:
