@@ -130,7 +130,10 @@ def test_random_requests_compose_the_same_both_ways() -> None:
 
 @pytest.mark.parametrize(
     ("rounds", "seed"),
-    [pytest.param(200, 2, marks=pytest.mark.full), pytest.param(2000, 3, marks=pytest.mark.nightly)],
+    [
+        pytest.param(200, 2, marks=pytest.mark.full),
+        pytest.param(2000, 3, marks=pytest.mark.nightly),
+    ],
 )
 def test_thousands_of_random_requests_compose_the_same_both_ways(rounds: int, seed: int) -> None:
     assert same_as_hydra(rounds, seed) >= rounds * 3 // 4

@@ -121,7 +121,8 @@ class _Resolution:
     def model(self) -> ModelGeometry:
         """The model with its weights as they are to be stored."""
         plugins = self.config.plugins
-        return plugins["weights"].make(WeightFormat).stored(plugins["model"].make(ModelReader).read())
+        published = plugins["model"].make(ModelReader).read()
+        return plugins["weights"].make(WeightFormat).stored(published)
 
     # --- parallel, lengths, what-if ---------------------------------------------------------------
     def parallel(self) -> ResolvedParallel:
