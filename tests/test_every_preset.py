@@ -126,7 +126,11 @@ def check_owners(preset: str, layout: str, placement: str) -> None:
             array[...] = mine
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+SLOW = {"mamba_codestral_7b", "bamba", "nemotron_h", "whisper_large_v3", "falcon_h1"}
+EACH = [pytest.param(name, marks=pytest.mark.full if name in SLOW else ()) for name in PRESETS]
+
+
+@pytest.mark.parametrize("preset", EACH)
 def test_the_bytes_are_the_geometrys_and_no_byte_belongs_to_two_block_ids(preset):
     for row in covering():
         if row[0] == preset:

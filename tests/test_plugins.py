@@ -137,6 +137,7 @@ def test_a_bound_of_theirs_is_remembered_by_the_full_layers_that_it_joins(instal
         full.merge([replace(spec, dilation=3).promoted()])
 
 
+@pytest.mark.full
 def test_a_misspelt_option_of_theirs_is_found_like_one_of_ours(site, tmp_path):
     done = kvpipe(site, tmp_path, "grouping=kvx_reserve", "grouping.reserve_percnt=75")
     assert done.returncode == 2 and json.loads(done.stdout)["status"] == "wrong_request"
@@ -146,6 +147,7 @@ def test_a_misspelt_option_of_theirs_is_found_like_one_of_ours(site, tmp_path):
     assert "grouping.reserve_percent: expected less than 100, got 100" in done.stderr
 
 
+@pytest.mark.full
 def test_their_choices_are_in_the_help(site, tmp_path):
     out = kvpipe(site, tmp_path, "--help", "all").stdout
     assert "kvx_reserve" in out and "kvx_counting" in out
