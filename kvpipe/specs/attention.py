@@ -156,7 +156,7 @@ class AttentionSpec(KVCacheSpec):
         return self.block_size * self.context_ranks(limits)
 
     def hit_length(self, cached: Sequence[bool]) -> int:
-        run = next((i for i, hit in enumerate(cached) if not hit), len(cached))
+        run = cached.index(False) if False in cached else len(cached)
         return run * self.block_size
 
 
