@@ -140,7 +140,7 @@ def _values(model: ModelGeometry, published: str, source: str) -> Iterator[str]:
         if value := getattr(model, key):
             yield f"{key}: {value}"
     if published:
-        yield f"published: {published}                # parameters, as its publisher counts them"
+        yield f'published: "{published}"'.ljust(31) + "# parameters, as its publisher counts them"
     yield f"source: {json.dumps(source)}"
     if notes := [note for note in model.notes if note.startswith("weights are those")]:
         yield f"notes: {json.dumps(notes)}"
