@@ -1,4 +1,4 @@
-"""llama.cpp, transformers and TensorRT-LLM against the figures of their rules, and what all share."""
+"""llama.cpp, transformers and TensorRT-LLM against the figures of their rules; what all share."""
 
 from __future__ import annotations
 

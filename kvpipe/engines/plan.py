@@ -71,23 +71,61 @@ def plan_engine(engine: PlannedEngine, question: Question) -> EnginePlan:
     pools = _of_all_ranks(made)
     poorest = min(range(len(made)), key=lambda i: by_rank[i][1].num_bytes)
     rank, budget = by_rank[poorest]
-    needed = needed_bytes(rank.layers, question.length)
-    users = users_of(pools, question.length)
+    return assembled(
+        Named(engine=engine.title, source=engine.source, differs=engine.differs),
+        Asked(length=question.length, context=question.model.context_length, layers=rank.layers),
+        budget,
+        pools,
+        printed=engine.printed(question, pools),
+        start=engine.start(question, pools),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """Whose answer it is."""
+
+    engine: str
+    source: str
+    differs: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Of what: tokens of a request, the model's context, the layers of the rank of the budget."""
+
+    length: int
+    context: int
+    layers: Sequence[CacheLayer]
+
+
+def assembled(
+    named: Named,
+    asked: Asked,
+    budget: Budget,
+    pools: Pools,
+    *,
+    printed: tuple[str, ...],
+    start: Start,
+) -> EnginePlan:
+    """The answer of an engine of either kind: what requests find in its pools, and what is lost."""
+    needed = needed_bytes(asked.layers, asked.length)
+    users = users_of(pools, asked.length)
     return EnginePlan(
-        engine=engine.title,
-        source=engine.source,
-        differs=engine.differs,
-        length=question.length,
+        engine=named.engine,
+        source=named.source,
+        differs=named.differs,
+        length=asked.length,
         budget=budget,
         pools=pools.pools,
         max_requests=pools.max_requests,
         users=users,
-        tokens=tokens_held(pools, question.length),
-        longest=longest_request(pools, question.model.context_length),
+        tokens=tokens_held(pools, asked.length),
+        longest=longest_request(pools, asked.context),
         needed_bytes=needed,
-        lost=tuple(losses(pools, budget.num_bytes, users.steady, question.length, needed)),
-        printed=engine.printed(question, pools),
-        start=engine.start(question, pools),
+        lost=tuple(losses(pools, budget.num_bytes, users.steady, asked.length, needed)),
+        printed=printed,
+        start=start,
         notes=pools.notes,
     )
 
