@@ -28,6 +28,7 @@ SHORT_KEYS = {
     "tp": "parallel.tensor_parallel_size",
     "pp": "parallel.pipeline_parallel_size",
     "dp": "parallel.data_parallel_size",
+    "engines": "command.engines",
 }
 _TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
 _COUNTED = re.compile(r"([0-9]{1,4}) ?[x*] ?(.+)", re.IGNORECASE)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.engines.arguments import Arguments, refused_arguments
-from kvpipe.engines.base import EngineRules
+from kvpipe.engines.base import Engine
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.models.base import ModelGeometry, ModelReader
@@ -88,7 +88,7 @@ class _Resolution:
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
             ),
-            config.plugins["engine"].make(EngineRules).version,
+            config.plugins["engine"].make(Engine).rules.version,
         )
         if self.problems or lengths is None or backend is None or ranks is None:
             raise ConfigError(self.problems)
@@ -181,7 +181,7 @@ class _Resolution:
     def encoder_budget(self, model: ModelGeometry, sizes: StepSizes) -> int:
         """Encoder tokens of one request: what its encoder gives, and under vLLM at least the batch
         budget, which it reserves for cross attention."""
-        reserves = bool(self.config.plugins["engine"].make(EngineRules).version)
+        reserves = bool(self.config.plugins["engine"].make(Engine).rules.version)
         if not model.encoder_tokens or not reserves:
             return model.encoder_tokens
         return max(model.encoder_tokens, sizes.max_num_batched_tokens)
@@ -245,7 +245,7 @@ class _Resolution:
         length: int,
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
-        rules = self.config.plugins["engine"].make(EngineRules)
+        rules = self.config.plugins["engine"].make(Engine).rules
         kinds = {each.spec for each in model.caches}
         default = default_block_size(rules, device.type, kinds)
         block_size = default if cache.block_size == "auto" else cache.block_size
