@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from kvpipe.models.weight import Weight
 from kvpipe.specs.base import DTYPE_BYTES
 
 MAX_LAYERS = 10_000  # of one model: each layer is an entry of the plan, and a mistyped count is not
+
+
+@runtime_checkable
+class ModelReader(Protocol):
+    """What a model plugin makes of its `Options`."""
+
+    def read(self) -> ModelGeometry:
+        """ConfigError with every problem of the model's files."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

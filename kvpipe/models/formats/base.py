@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
@@ -12,6 +12,7 @@ from kvpipe.models.weight import Weight
 from kvpipe.text.figures import size
 
 
+@runtime_checkable
 class WeightFormat(Protocol):
     """A choice of the group `weights`, set up with its options."""
 

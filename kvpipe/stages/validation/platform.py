@@ -14,8 +14,11 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.engines.arguments import Arguments, refused_arguments
+from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.models.base import ModelGeometry
+from kvpipe.layouts.base import LayoutChoice
+from kvpipe.models.base import ModelGeometry, ModelReader
+from kvpipe.models.formats.base import WeightFormat
 from kvpipe.notes import Note
 from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
@@ -85,7 +88,7 @@ class _Resolution:
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
             ),
-            config.plugins["engine"].make().version,
+            config.plugins["engine"].make(EngineRules).version,
         )
         if self.problems or lengths is None or backend is None or ranks is None:
             raise ConfigError(self.problems)
@@ -118,9 +121,8 @@ class _Resolution:
     def model(self) -> ModelGeometry:
         """The model with its weights as they are to be stored."""
         plugins = self.config.plugins
-        read: ModelGeometry = plugins["model"].make().read()
-        stored: ModelGeometry = plugins["weights"].make().stored(read)
-        return stored
+        published = plugins["model"].make(ModelReader).read()
+        return plugins["weights"].make(WeightFormat).stored(published)
 
     # --- parallel, lengths, what-if ---------------------------------------------------------------
     def parallel(self) -> ResolvedParallel:
@@ -179,7 +181,7 @@ class _Resolution:
     def encoder_budget(self, model: ModelGeometry, sizes: StepSizes) -> int:
         """Encoder tokens of one request: what its encoder gives, and under vLLM at least the batch
         budget, which it reserves for cross attention."""
-        reserves = bool(self.config.plugins["engine"].make().version)
+        reserves = bool(self.config.plugins["engine"].make(EngineRules).version)
         if not model.encoder_tokens or not reserves:
             return model.encoder_tokens
         return max(model.encoder_tokens, sizes.max_num_batched_tokens)
@@ -243,7 +245,7 @@ class _Resolution:
         length: int,
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
-        rules = self.config.plugins["engine"].make()
+        rules = self.config.plugins["engine"].make(EngineRules)
         kinds = {each.spec for each in model.caches}
         default = default_block_size(rules, device.type, kinds)
         block_size = default if cache.block_size == "auto" else cache.block_size
@@ -264,7 +266,7 @@ class _Resolution:
         )
         layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
         self.check_latent_dtype(layers)
-        layout = self.config.plugins["layout"].name
+        layout = self.config.plugins["layout"].make(LayoutChoice)
         blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
         attention = [spec for _, spec in layers if not spec.is_state]
         if attention and device.type != "cpu":
