@@ -29,6 +29,7 @@ from kvpipe.stages.grouping.planning import plan
 
 LAYOUTS = sorted(p.stem for p in (CONF_DIR / "layout").glob("*.yaml"))
 PLACEMENTS = sorted(p.stem for p in (CONF_DIR / "placement").glob("*.yaml"))
+FULL_TIER = pytest.mark.full
 FULL = list(product(DISTINCT, LAYOUTS, PLACEMENTS))
 
 

@@ -67,11 +67,14 @@ def _run(items: Sequence[Any], at: int) -> tuple[Any, int]:
         times += 1
     if not isinstance(items[at], Mapping):
         return step, times if times >= _FEWEST_NUMBERS else 1
-    return step, times if times > 2 or _size(step) <= 1 else 1
+    return step, times if times > 2 or _is_next(step) else 1
 
 
-def _size(step: Any) -> int:
-    return sum(map(_size, step.values())) if isinstance(step, dict) else 1
+def _is_next(step: Any) -> bool:
+    """Two items alike, or two that are numbered one after the other, are worth folding."""
+    if isinstance(step, dict):
+        return len(step) <= 1 and all(map(_is_next, step.values()))
+    return step in (1, [1])
 
 
 # --- the step from one item to the next, and its use; None: they are not alike -------------------
