@@ -1,7 +1,8 @@
 """ReportInput -> the plan.json document: every fact of a run, as plain JSON values.
 
 Documented key by key in docs/plan_schema.md. SCHEMA_VERSION goes up by one when a key is removed,
-renamed or given another meaning; keys may be added within a version.
+renamed or given another meaning; keys may be added within a version. What is written folds what
+repeats (report/folded.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 
 SCHEMA = "kvpipe.plan"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def plan_document(report: ReportInput) -> dict[str, Any]:
