@@ -46,7 +46,9 @@ class HybridGrouping:
         self.options = options
 
     def run(self, request: GroupingRequest) -> Plan:
-        return make_plan(replace(request, slots=_slot_options(self.options)))
+        if isinstance(self.options, HybridGrouping.Options):  # a plugin may bring its own
+            request = replace(request, slots=_slot_options(self.options))
+        return make_plan(request)
 
 
 def _slot_options(options: HybridGrouping.Options) -> SlotOptions:
