@@ -157,6 +157,9 @@ class AttentionSpec(KVCacheSpec):
         return self.block_size * self.context_ranks(limits)
 
     def rhythm(self, limits: RequestLimits, in_flight: bool) -> Rhythm | None:
+        """Block by block, of a cache that keeps every token; others say it themselves."""
+        if not self.keeps_every_token:
+            return None
         span = self.tokens_per_block(limits)
         return rhythm((1, span), edges=((1, span),))
 

@@ -57,6 +57,7 @@ class _Resolution:
     def __post_init__(self) -> None:
         self.problems: list[Problem] = []
         self.notes: list[Note] = []
+        self.block_quantum: int | None = None
 
     def resolve(self) -> ResolvedRun:
         config = self.config
@@ -107,6 +108,7 @@ class _Resolution:
             max_num_seqs=sizes.max_num_seqs,
             gpu_memory_utilization=sizes.gpu_memory_utilization,
             notes=tuple(self.notes),
+            block_quantum=self.block_quantum,
         )
 
     def attempt(self, step: Callable[[], T]) -> T | None:
@@ -273,6 +275,7 @@ class _Resolution:
             self.attempt(lambda: blocks.check(attention))
         layers, notes = blocks.beside_states(layers, model.state_chunk_size)
         self.notes += notes
+        self.block_quantum = blocks.quantum(spec for _, spec in layers)
         return layers
 
     def check_latent_dtype(self, layers: list[Layer]) -> None:
