@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     reason="pip install nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-nvdisasm==13.5.37",
 )
 
-PER_COMMIT = (80, 90)
+PER_COMMIT = (90,)
 COPIES = [f"kv_{operation}_v{width}"
           for operation in ("write", "gather", "fill", "copy", "pack", "unpack")
           for width in (16, 4, 2, 1)]  # fmt: skip
