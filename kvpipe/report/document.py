@@ -15,6 +15,7 @@ from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, Plan, RankPlan
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.run_input import ReportInput
+from kvpipe.report.verdict import verdict_of
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 
@@ -25,7 +26,7 @@ SCHEMA_VERSION = 2
 def plan_document(report: ReportInput) -> dict[str, Any]:
     """The whole document. All sizes are bytes, all lengths tokens; no value is NaN or infinite."""
     return {
-        "status": "does_not_fit" if _runs_nothing(report.plan) else "fits",
+        "status": verdict_of(report).status,
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "job": report.job,
@@ -52,11 +53,6 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
 def _capacity(plan: Plan) -> dict[str, Any] | None:
     cap = plan.capacity
     return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
-
-
-def _runs_nothing(plan: Plan) -> bool:
-    """The engine starts, yet not one request of the planned length can run."""
-    return plan.capacity is not None and plan.capacity.requests_at_peak == 0
 
 
 def plain(value: Any) -> Any:
