@@ -25,6 +25,7 @@ from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.report.verdict import running_at_once, verdict_of
+from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.text.figures import size
 from kvpipe.text.lines import Line, lay_out
@@ -63,6 +64,8 @@ class Run(Command):
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
+
+        requests_asked(prepared.config.want)  # wrong ones are told before anything is planned
 
         if engine := planned_engine(prepared):
             return answer_of_engine(prepared, engine, job)
