@@ -22,7 +22,7 @@ from kvpipe.models.config_file import has_config
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.request.nicknames import hub_name_is_shipped, option_named
-from kvpipe.request.quantities import parse_size
+from kvpipe.text.quantities import parse_size
 
 HEAD = 2**17  # bytes of the file in which a command line is looked for
 NEAR = 0.012  # share by which a card's printed memory differs from the shipped figure

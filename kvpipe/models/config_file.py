@@ -130,7 +130,12 @@ def parse_config(text: str | Path, origin: str, name: str, folder: Path | None) 
     if not isinstance(raw, dict):
         raise _unparsed(origin, "a JSON object", type(raw).__name__)
     named = Values(raw).word("_name_or_path") or name
-    return ConfigFile(raw=raw, text=_text_part(raw), folder=folder, name=printable(named))
+    return config_file(raw, printable(named), folder)
+
+
+def config_file(raw: Mapping[str, Any], name: str, folder: Path | None = None) -> ConfigFile:
+    """Values that were read already, and the part of them that generates."""
+    return ConfigFile(raw=raw, text=_text_part(raw), folder=folder, name=name)
 
 
 def _parsed(text: str | Path, origin: str) -> Any:
