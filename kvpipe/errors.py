@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_GOT = 200  # characters of a wrong value that are repeated
+LONGEST_KEY = 400  # and of a key, which may name a file
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,14 @@ class Problem:
         return {"key": self.key, "expected": self.expected, "got": self.got, "knob": self.knob}
 
     def __str__(self) -> str:
-        got = printable(self.got)
-        got = got if len(got) <= LONGEST_GOT else f"{got[:LONGEST_GOT]}..."
-        line = f"{self.key}: expected {self.expected}, got {got}"
+        key, got = _cut(self.key, LONGEST_KEY), _cut(self.got, LONGEST_GOT)
+        line = f"{key}: expected {self.expected}, got {got}"
         return printable(f"{line}; {self.knob}" if self.knob else line)
+
+
+def _cut(text: str, longest: int) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= longest else f"{shown[:longest]}..."
 
 
 def printable(text: str) -> str:
