@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from case_requests import prepared_case
 
 from kvpipe.answers.advice import advise, replan
 from kvpipe.errors import ConfigError
-from kvpipe.front.prepared import prepared_request
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result, execute
 
@@ -17,7 +17,7 @@ ROOM = ["device=h100_80gb", "cache.kv_cache_memory_bytes=20GiB", "scheduler.max_
 
 
 def run(*overrides: str) -> Result:
-    return execute(prepared_request([*ROOM, *overrides], config_dir=str(CONF)).prepared)
+    return execute(prepared_case([*ROOM, *overrides]))
 
 
 def notes(*overrides: str) -> list[Note]:

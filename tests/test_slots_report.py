@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 
 import pytest
+from kvpipe.front.results import RunResult
 
 from kvpipe.front.api import run
-from kvpipe.front.results import RunResult
 
 
 @pytest.fixture(scope="module")

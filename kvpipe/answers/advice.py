@@ -64,7 +64,7 @@ def _group_size(result: Result) -> Iterator[Note]:
     """Few layers of one kind set the size of all groups; draft layers most of all."""
     if not result.plan.padding:
         return
-    buckets = _buckets(result.plan)
+    buckets = _layers_by_spec(result.plan)
     fewest = min(buckets, key=lambda spec: len(buckets[spec]))
     drafting = _draft_names(result)
     is_draft = bool(drafting) and set(buckets[fewest]) <= drafting
@@ -116,7 +116,7 @@ def _recommending(
     )
 
 
-def _buckets(plan: Plan) -> dict[KVCacheSpec, list[str]]:
+def _layers_by_spec(plan: Plan) -> dict[KVCacheSpec, list[str]]:
     """Layers by the spec of their groups, over all ranks."""
     found: dict[KVCacheSpec, dict[str, None]] = {}
     for rank in plan.ranks:

@@ -20,9 +20,9 @@ from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.request.config import Count
-from kvpipe.request.quantities import Tokens
 from kvpipe.request.schema import check_section
 from kvpipe.text.figures import count, size
+from kvpipe.text.quantities import Tokens
 
 TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 PLENTY = 2**50  # bytes
@@ -264,7 +264,7 @@ def _memory(prepared: Prepared) -> tuple[int, ...]:
 
 def _devices() -> list[tuple[str, dict[str, Any]]]:
     """Shipped accelerators, the one with the least memory first."""
-    from kvpipe.request.quantities import parse_size
+    from kvpipe.text.quantities import parse_size
 
     names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
     options = {name: shipped_option("device", name) for name in sorted(names)}

@@ -33,9 +33,9 @@ class LayerPages:
         """Pages one after the other from byte 0. Fills the frozen instance at once: field by field
         takes a quarter of the planning time of a model whose layers are alike."""
         made = cls.__new__(cls)
-        made.__dict__.update(
-            layer=layer, offset=0, block_stride=page, layer_stride=0, head_stride=None
-        )
+        fields = made.__dict__
+        fields["layer"], fields["offset"], fields["block_stride"] = layer, 0, page
+        fields["layer_stride"], fields["head_stride"] = 0, None
         return made
 
 
@@ -45,6 +45,15 @@ class KVCacheTensor:
 
     size_bytes: int
     pages: tuple[LayerPages, ...]
+
+    @classmethod
+    def of_one_layer(cls, layer: str, page: int, size_bytes: int) -> KVCacheTensor:
+        """A layer's own, page after page. Filled at once, as the pages are."""
+        made = cls.__new__(cls)
+        fields = made.__dict__
+        fields["size_bytes"] = size_bytes
+        fields["pages"] = (LayerPages.one_a_block(layer, page),)
+        return made
 
     @property
     def shared_by(self) -> tuple[str, ...]:

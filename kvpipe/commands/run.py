@@ -55,6 +55,10 @@ class Run(Command):
     files = ("plan.json", "memory_map.svg")
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
+        from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
+
+        if engine := planned_engine(prepared):
+            return answer_of_engine(prepared, engine, job)
         try:
             result = execute(prepared)
         except DoesNotFit as error:

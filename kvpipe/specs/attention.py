@@ -164,7 +164,7 @@ class AttentionSpec(KVCacheSpec):
         return rhythm((1, span), edges=((1, span),))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
-        run = next((i for i, hit in enumerate(cached) if not hit), len(cached))
+        run = cached.index(False) if False in cached else len(cached)
         return run * self.block_size
 
 

@@ -135,6 +135,7 @@ def _too_small(
     if longest:  # the rank that allows the shortest length decides
         counted = [each for each in ranks if not _is_exempt(each)]
         rank = min(counted, key=lambda each: each.longest(limits) or 0)
+    runs = longest_that_runs(ranks, limits) if longest else None
     have = max(0, rank.memory)
     page = rank.pool.bytes_per_block or 1
     where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
@@ -148,11 +149,12 @@ def _too_small(
         f"{have // page:,} {'fits' if have // page == 1 else 'fit'} ({have_text})."
     )
     return DoesNotFit(
-        f"{needs} {_advice(rank, limits, ranks, longest)}",
+        f"{needs} {_advice(rank, limits, ranks, runs)}",
         needed_bytes=needed,
         available_bytes=tuple(each.memory for each in ranks),
         null_block_bytes=tuple(each.null_bytes for each in ranks),
-        longest_len=longest,
+        longest_len=runs,
+        admitted_len=longest,
     )
 
 
@@ -165,11 +167,9 @@ def _told_apart(needed: int, have: int) -> tuple[str, str]:
 
 
 def _advice(
-    rank: Admission, limits: RequestLimits, ranks: Sequence[Admission], longest: int | None
+    rank: Admission, limits: RequestLimits, ranks: Sequence[Admission], runs: int | None
 ) -> str:
-    ways = []
-    if longest and (shorter := longest_that_runs(ranks, limits)):
-        ways.append(f"Lower it to {shorter:,}")
+    ways = [f"Lower it to {runs:,}"] if runs else []
     if batch := smaller_batch(ranks, limits):
         ways.append(f"lower scheduler.max_num_batched_tokens to {batch:,}")
     ways.append(f"raise {rank.knob}")

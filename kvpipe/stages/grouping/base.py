@@ -7,10 +7,21 @@ Sizes in bytes, lengths in tokens. Everything is frozen and free of torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
+from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.grouping.slots.options import SlotOptions
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A stage plugin also has `Options` and takes them in its constructor."""
+
+    def run(self, request: GroupingRequest) -> Plan:
+        """DoesNotFit, with the bytes that are missing, where the memory is too small."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -64,7 +65,7 @@ def _slot_options(options: HybridGrouping.Options) -> SlotOptions:
 def make_plan(request: GroupingRequest) -> Plan:
     """The plan of a request. ConfigError: it is wrong; DoesNotFit: it is legal, memory is short."""
     layers = stored_layers(request.ranks)
-    for spec in distinct(spec for rank in layers for spec in rank.values()):
+    for spec in distinct(chain.from_iterable(rank.values() for rank in layers)):
         check_answers(spec, request.limits)
     shared = shared_layers(request.ranks)
     made = plan_ranks(request, layers, request.rules, request.fit)

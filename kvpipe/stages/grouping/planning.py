@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
@@ -92,6 +93,8 @@ def _ranks(
     layers: Sequence[CacheLayer] | Sequence[Sequence[CacheLayer]],
 ) -> tuple[tuple[CacheLayer, ...], ...]:
     """One tuple of layers a rank; a flat list is one rank."""
+    if set(map(type, layers)) == {CacheLayer}:
+        return (tuple(cast("Sequence[CacheLayer]", layers)),)
     flat = [layer for layer in layers if isinstance(layer, CacheLayer)]
     if len(flat) == len(layers):
         return (tuple(flat),)

@@ -95,26 +95,29 @@ class Pool:
         )
 
     def _tensors(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
-        sharing: Sequence[tuple[str, ...]]
-        if self.is_uniform:
+        if len(self.groups) == 1:
             group = self.groups[0]
-            sharing = [(name,) for name in group.layer_names]
-            pages = [group.layer_spec(name).page_size_bytes for name in group.layer_names]
-        elif len(self.groups) == 1:
-            sharing = list(zip(self.groups[0].layer_names, strict=True))
-            pages = [self.groups[0].spec.page_size_bytes] * len(sharing)
-        else:
-            sharing = [
-                tuple(g.layer_names[i] for g in self.groups if i < len(g.layer_names))
-                for i in range(self.group_size)
-            ]
-            pages = [self.groups[0].spec.page_size_bytes] * self.group_size
+            names = group.layer_names
+            pages = [group.spec.page_size_bytes] * len(names)
+            if self.is_uniform:
+                pages = [group.layer_spec(name).page_size_bytes for name in names]
+            return tuple(
+                [
+                    KVCacheTensor.of_one_layer(name, page, page * num_blocks)
+                    for name, page in zip(names, pages, strict=True)
+                ]
+            )
+        page = self.groups[0].spec.page_size_bytes
+        sharing = [
+            [g.layer_names[i] for g in self.groups if i < len(g.layer_names)]
+            for i in range(self.group_size)
+        ]
         return tuple(
             KVCacheTensor(
                 size_bytes=page * num_blocks,
                 pages=tuple([LayerPages.one_a_block(name, page) for name in names]),
             )
-            for names, page in zip(sharing, pages, strict=True)
+            for names in sharing
         )
 
     def _one_allocation(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:

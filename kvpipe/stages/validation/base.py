@@ -8,10 +8,21 @@ made or a byte is owned.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
+from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import CacheLayer, RequestLimits
+
+
+@runtime_checkable
+class Validation(Protocol):
+    """A stage plugin also has `Options` and takes them in its constructor."""
+
+    def run(self, config: RunConfig) -> ResolvedRun:
+        """ConfigError with every problem of the request."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
