@@ -11,9 +11,8 @@ from typing import Any
 
 from kvpipe.answers.remedies import Advice, advice, fits
 from kvpipe.cache.plan import Capacity, Plan
-from kvpipe.engines.base import Engine
 from kvpipe.notes import Note
-from kvpipe.pipeline import Result
+from kvpipe.pipeline import Result, block_rules
 from kvpipe.text.figures import count, percent, size
 
 MANY_TABLES = 8
@@ -82,7 +81,7 @@ def _newer_release(result: Result, cap: Capacity) -> Iterator[Note]:
 
 def _blocks_outermost(result: Result, cap: Capacity) -> Iterator[Note]:
     """Layouts that put blocks outermost pack layers of several sizes: better or worse, by model."""
-    rules = result.prepared.config.plugins["engine"].make(Engine).rules
+    rules = block_rules(result.prepared.config)
     if not rules.packed_groups or result.prepared.config.placement.name != "auto":
         return
     if found := _tried(result, {"placement.name": "blnhc"}, _takes_less(cap)):
