@@ -25,6 +25,8 @@ class Traffic:
     done: int
     stored: int = 0
     preempted: int = 0
+    admitted_s: float | None = None  # first admission, and the end of the first token's step
+    first_token_s: float | None = None
 
     @property
     def decoding(self) -> bool:
