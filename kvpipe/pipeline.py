@@ -24,7 +24,8 @@ from kvpipe.request.confdir import shipped_option
 from kvpipe.request.config import RunConfig, collect
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.allocation.base import Allocation, AllocationRequest
-from kvpipe.stages.allocation.placements import LETTERED
+from kvpipe.stages.allocation.kernel_sizes import whole_block_sizes
+from kvpipe.stages.allocation.placements import LETTERED, SLOTTED
 from kvpipe.stages.binding.base import Binding, BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import Grouping, GroupingRequest
 from kvpipe.stages.grouping.planning import COMPARED
@@ -217,6 +218,15 @@ def _grouping(
         kv_cache_layout=placement.upper() if placement in LETTERED else "LBNHC",
         max_num_seqs=resolved.max_num_seqs,
         compared=compared,
+        may_place_slots=placement in SLOTTED,
+        block_quantum=resolved.block_quantum,
+        shares_prefixes=config.cache.enable_prefix_caching,
+        kernel_sizes=whole_block_sizes(
+            (layer.spec for rank in resolved.ranks for layer in rank.layers),
+            config.plugins["layout"].make(LayoutChoice),
+            placement,
+            any_size=resolved.device.type == "cpu",
+        ),
         memory_knob=memory_knob(
             config.plugins["profiling"].make(Profiling),
             resolved.device,

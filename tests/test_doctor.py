@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from case_requests import prepared_case
 from test_field_reports import ROWS, RUNS
 
 from kvpipe.commands.base import Command
@@ -26,7 +27,7 @@ LLAMA = ["model=llama", "device=h100_80gb"]
 def doctor(path: Path, *said: str) -> Answer:
     words = [word.replace("@conf", str(CASES / "conf")) for word in said]
     asked = ["command=doctor", f"command.path='{path}'", *words]
-    prepared = prepared_request(asked, config_dir=str(CASES / "conf")).prepared
+    prepared = prepared_case(asked)
     answer: Answer = prepared.config.plugins["command"].make(Command).run(prepared, None)
     return answer
 

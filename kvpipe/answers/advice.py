@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd
 from typing import Any
 
+from kvpipe.answers.regroupings import regroupings
 from kvpipe.answers.remedies import PLENTY, advice, changed, fits, ways_out
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.errors import KvpipeError
@@ -36,6 +37,7 @@ def advise(result: Result) -> Iterator[Note]:
     yield from _windows(result, cap)
     yield from _copies(result, cap)
     yield from _lowered(result)
+    yield from regroupings(result)
 
 
 def replan(prepared: Prepared, memory: tuple[int, ...], changes: Mapping[str, Any]) -> Plan:

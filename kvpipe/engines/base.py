@@ -68,6 +68,8 @@ class EngineRules(Engine):
     state_alignment: Literal["layout", "set_block_size"] = "layout"
 
     # --- how layers become groups --------------------------------------------------------------
+    # equal: as many layers in every group. slots: as many bytes in a block of every group.
+    groups: Literal["equal", "slots"] = "equal"
     # False: every layer is charged as if it kept all tokens (before groups by type existed).
     groups_by_type: bool = True
     # What the first layer stores -> fields not compared when layers merge; the first layer's are

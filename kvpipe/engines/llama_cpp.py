@@ -28,7 +28,7 @@ from kvpipe.engines.planned import (
 from kvpipe.engines.pools import Demand, EnginePool, EveryToken, LastTokens, PerRequest
 from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
-from kvpipe.request.quantities import Bytes
+from kvpipe.text.quantities import Bytes
 
 MIB, GIB = 2**20, 2**30
 MARGIN = GIB  # that automatic fitting leaves on a device

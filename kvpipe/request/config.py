@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.plugins import REGISTRIES, SECTIONS
-from kvpipe.request.quantities import Bytes, Tokens
 from kvpipe.request.schema import check_section
+from kvpipe.text.quantities import Bytes, Tokens
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=1, lt=2**31)]

@@ -18,6 +18,7 @@ from kvpipe.engines.base import Engine
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.models.base import ModelGeometry, ModelReader
+from kvpipe.models.formats.base import WeightFormat
 from kvpipe.notes import Note
 from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
@@ -56,10 +57,11 @@ class _Resolution:
     def __post_init__(self) -> None:
         self.problems: list[Problem] = []
         self.notes: list[Note] = []
+        self.block_quantum: int | None = None
 
     def resolve(self) -> ResolvedRun:
         config = self.config
-        model = self.attempt(lambda: config.plugins["model"].make(ModelReader).read())
+        model = self.attempt(lambda: self.model())
         # Only backends that run on GPUs have an index (backends/base.py).
         gpu_index: int = getattr(config.plugins["backend"].options, "gpu_index", 0)
         device = self.attempt(lambda: resolve_device(config.device, gpu_index))
@@ -106,6 +108,7 @@ class _Resolution:
             max_num_seqs=sizes.max_num_seqs,
             gpu_memory_utilization=sizes.gpu_memory_utilization,
             notes=tuple(self.notes),
+            block_quantum=self.block_quantum,
         )
 
     def attempt(self, step: Callable[[], T]) -> T | None:
@@ -116,6 +119,12 @@ class _Resolution:
             known = {(problem.key, problem.got) for problem in self.problems}
             self.problems += [p for p in error.problems if (p.key, p.got) not in known]
             return None
+
+    def model(self) -> ModelGeometry:
+        """The model with its weights as they are to be stored."""
+        plugins = self.config.plugins
+        published = plugins["model"].make(ModelReader).read()
+        return plugins["weights"].make(WeightFormat).stored(published)
 
     # --- parallel, lengths, what-if ---------------------------------------------------------------
     def parallel(self) -> ResolvedParallel:
@@ -266,6 +275,7 @@ class _Resolution:
             self.attempt(lambda: blocks.check(attention))
         layers, notes = blocks.beside_states(layers, model.state_chunk_size)
         self.notes += notes
+        self.block_quantum = blocks.quantum(spec for _, spec in layers)
         return layers
 
     def check_latent_dtype(self, layers: list[Layer]) -> None:
