@@ -77,8 +77,9 @@ class DoesNotFit(KvpipeError):
     changes: settings, each of which makes it fit: planned, not reasoned.
     needed_bytes, available_bytes: one entry a rank; with the needed bytes it fits, with one byte
     less it does not. null_block_bytes: of the needed ones, the null block's.
-    longest_len: the longest max_model_len, in tokens, that fits (None: not even one token
-    does, or it was not asked for).
+    longest_len: the longest max_model_len, in tokens, that runs (None: not even one token
+    does, or it was not asked for). admitted_len: the longest with which the engine starts, which
+    it may never schedule: old releases count one group alone.
     """
 
     exit_code = 1
@@ -92,6 +93,7 @@ class DoesNotFit(KvpipeError):
         available_bytes: tuple[int, ...] = (),
         null_block_bytes: tuple[int, ...] = (),
         longest_len: int | None = None,
+        admitted_len: int | None = None,
         reference_type: str = "ValueError",
         stage: str = "configs",
     ) -> None:
@@ -101,6 +103,7 @@ class DoesNotFit(KvpipeError):
         self.available_bytes = available_bytes
         self.null_block_bytes = null_block_bytes
         self.longest_len = longest_len
+        self.admitted_len = admitted_len
         self.reference_type = reference_type
         self.changes: tuple[Mapping[str, Any], ...] = ()
 
@@ -112,6 +115,7 @@ class DoesNotFit(KvpipeError):
             available_bytes=self.available_bytes,
             null_block_bytes=self.null_block_bytes,
             longest_len=self.longest_len,
+            admitted_len=self.admitted_len,
             reference_type=self.reference_type,
             stage=self.stage,
         )

@@ -27,7 +27,7 @@ from kvpipe.stages.allocation.placements import LETTERED
 from kvpipe.stages.binding.base import BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.planning import COMPARED
-from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest, memory_knob
+from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
 from kvpipe.stages.profiling.every_rank import profile_every_rank
 from kvpipe.stages.validation.base import ResolvedRun
 from kvpipe.stages.validation.layers import stage_sizes
@@ -199,11 +199,6 @@ def _grouping(
         kv_cache_layout=placement.upper() if placement in LETTERED else "LBNHC",
         max_num_seqs=resolved.max_num_seqs,
         compared=compared,
-        memory_knob=memory_knob(
-            config.plugins["profiling"].make(),
-            resolved.device,
-            is_set=config.cache.kv_cache_memory_bytes is not None,
-        ),
     )
 
 

@@ -12,7 +12,17 @@ from pathlib import Path
 from kvpipe.models.families.base import Family
 from kvpipe.models.families.classes import facts_of
 
-_NOT_FAMILIES = {"__init__", "base", "blocks", "by_keys", "caches", "classes", "weights"}
+_NOT_FAMILIES = {
+    "__init__",
+    "base",
+    "blocks",
+    "by_keys",
+    "caches",
+    "classes",
+    "linear_weights",
+    "refused",
+    "weights",
+}
 
 
 @cache

@@ -21,7 +21,6 @@ class GroupingRequest:
     of the axes of one backing allocation, for engines that make one ("LBNHC": layers outermost).
     max_num_seqs: requests that the scheduler may run at once, for notes only.
     compared: engines whose capacity lines stand beside the plan's own.
-    memory_knob: the settings that give more memory, for messages.
     """
 
     ranks: tuple[tuple[CacheLayer, ...], ...]
@@ -34,4 +33,3 @@ class GroupingRequest:
     kv_cache_layout: str = "LBNHC"
     max_num_seqs: int | None = None
     compared: tuple[EngineRules, ...] = ()
-    memory_knob: str = "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"

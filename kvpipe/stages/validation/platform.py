@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from kvpipe.engines.arguments import Arguments, refused_arguments
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
-from kvpipe.notes import Note
+from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import RequestLimits, SpecContext
@@ -84,6 +84,7 @@ class _Resolution:
                 max_num_seqs=sizes.max_num_seqs,
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
+                latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
             ),
             config.plugins["engine"].make().version,
         )
@@ -301,13 +302,19 @@ class _Resolution:
             )
         if cache.gpu_memory_utilization == 1.0:
             self.notes.append(
-                Note(
+                Hint(
+                    about="a share of the whole card",
                     text="utilization 1.0 leaves nothing for what is not accounted for: expect "
                     "out-of-memory errors",
-                    knob="cache.gpu_memory_utilization=0.95",
+                    proposals=(Proposal(changes={"cache.gpu_memory_utilization": 0.95}),),
                     is_warning=True,
                 )
             )
+
+
+def _stores_latent(layers: list[Layer]) -> bool:
+    arrays = (array for _, spec in layers for array in spec.page_arrays())
+    return any(array.name == "latent" for array in arrays)
 
 
 def _note(text: str) -> Note:
