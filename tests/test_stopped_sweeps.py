@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import kvpipe.front.jobs_here as jobs_here
+import kvpipe.front.sweep as sweep
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
 from kvpipe.front.sweep_folder import sweep_folder

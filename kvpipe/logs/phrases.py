@@ -98,9 +98,11 @@ def size_mib(words: str, name: str, within: str = "") -> Phrase:
     )
 
 
-def count(words: str, name: str, within: str = "", lone: bool = False) -> Phrase:
+def count(words: str, name: str, within: str = "", lone: bool = False, rare: str = "") -> Phrase:
     """ "GPU KV cache size: 122,080 tokens"."""
-    return Phrase(words=words, names=(name,), kind="count", pattern=COUNT, within=within, lone=lone)
+    return Phrase(
+        words=words, names=(name,), kind="count", pattern=COUNT, within=within, lone=lone, rare=rare
+    )
 
 
 def ratio(words: str, name: str, within: str = "") -> Phrase:
