@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from kvpipe.answers.pasted_request import read_pasted_request
+from kvpipe.answers.pasted_request import TooLittleSaid, read_pasted_request
 from kvpipe.commands.base import Command, CommandOptions
-from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose
+from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose, of_log_alone
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.standard_input import kept_standard_input
 from kvpipe.pipeline import Prepared
@@ -37,7 +37,12 @@ class Doctor(Command):
             knob = "kvpipe doctor FILE, or kvpipe doctor - for what is piped in"
             raise ConfigError(Problem("command.path", "a file to look at", "null", knob))
         with kept_standard_input(str(SAMPLE) if path == "sample" else path) as kept:
-            found = diagnose(read_pasted_request(prepared, kept))
+            try:
+                found = diagnose(read_pasted_request(prepared, kept))
+            except TooLittleSaid as error:
+                if error.log is None:
+                    raise
+                return _asking(of_log_alone(error.log), error)
         lines = list(told(found))
         return Answer(
             status="does_not_fit" if found.stops else "fits",
@@ -46,6 +51,18 @@ class Doctor(Command):
             document={"schema": "kvpipe.diagnosis", "schema_version": 1, **asdict(found)},
             fields={"troubles": len(found.troubles), "paste": found.paste},
         )
+
+
+def _asking(found: Diagnosis, error: TooLittleSaid) -> Answer:
+    """What the log says by itself, then what must be said for more."""
+    return Answer(
+        status=error.status,
+        exit_code=error.exit_code,
+        lines=lambda width: told(found),
+        document={"schema": "kvpipe.diagnosis", "schema_version": 1, **asdict(found)},
+        fields={"troubles": len(found.troubles), "paste": ""},
+        complaints=tuple(error.lines()),
+    )
 
 
 def told(found: Diagnosis) -> Iterator[Line]:
@@ -62,7 +79,7 @@ def told(found: Diagnosis) -> Iterator[Line]:
     for trouble in kept:
         yield Line(f"! {trouble.text}", "bad" if trouble.stops else "warning")
     if found.paste:
-        yield Line("to run (planned):")
+        yield Line(f"to run{f' {found.first}' if found.first else ''} (planned):")
         yield Line(found.paste, "good")
 
 

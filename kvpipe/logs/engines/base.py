@@ -14,7 +14,7 @@ class LoggedEngine:
     """phrases: what its lines say. starts: words of the lines that a start begins with. settings:
     name of a figure -> (kvpipe's key, its value of what was printed; None: that says nothing).
     pools: names of sizes that are arrays of the cache; those of one rank add up. errors: words of
-    the lines that tell why it ended."""
+    the lines that tell why it ended. echoes: of those among them that only point at another."""
 
     name: str
     phrases: tuple[Phrase, ...]
@@ -22,3 +22,4 @@ class LoggedEngine:
     settings: Mapping[str, tuple[str, Callable[[Any], Any]]] = field(default_factory=dict)
     pools: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    echoes: tuple[str, ...] = ()
