@@ -82,8 +82,8 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         # The reference names the request's bytes; ours are those to give, the null block's too.
         parts = zip(error.needed_bytes, error.null_block_bytes, strict=True)
         found["required_bytes"] = [needed - null for needed, null in parts]
-        if error.longest_len is not None:
-            found["estimated_max_model_len"] = error.longest_len
+        if error.admitted_len is not None:
+            found["estimated_max_model_len"] = error.admitted_len
         return {"error": found}
     return _whole(result, several="workers" in case, newer=newer)
 

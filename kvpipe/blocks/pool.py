@@ -203,7 +203,7 @@ class BlockPool:
         if head - self._cached.count > self._peak:
             self._peak = head - 1 - self._cached.count
         self._head = start = head - num
-        self._stack_at[start:head] = ids
+        self._stack_at[start:head] = ids  # type: ignore[call-overload]  # a buffer, as of 3.12
         self._freed += num
         return True
 

@@ -66,8 +66,7 @@ class GroupTable:
     @property
     def caches_prefixes(self) -> bool:
         """Whether a full block stays as it is and can serve another request."""
-        written_later = self.spec.written(self.span, 1, self.limits)
-        return self.spec.hit_length([True]) > 0 and written_later.start >= self.span
+        return self.spec.caches_prefixes(self.limits)
 
     # --- what a step needs -------------------------------------------------------------------
     def change(

@@ -170,10 +170,28 @@ class Padding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlotFacts:
+    """What is known of groups in equal slots: every block of every table is one slot.
+
+    rule: how they were found. never_worse_than: engines under which no request, of whatever length,
+    decoding or reading its prompt, takes fewer bytes. prefix_grain: tokens of a step in which
+    prefixes are shared (0: they cannot be). bound_bytes: steady bytes of one request of the longest
+    length in the smallest blocks without any padding; no plan goes below. compared: (engine, block
+    tables, steady bytes of that request) of other plans of the same layers."""
+
+    rule: str
+    never_worse_than: tuple[str, ...]
+    prefix_grain: int
+    bound_bytes: int
+    compared: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The answer: a config a rank, the length it is for, and its capacity.
 
-    shared_layers: (layer, target) pairs that own no bytes. True capacity and what each named engine
+    slots: of groups in equal slots (None: groups of another rule, or one group). shared_layers:
+    (layer, target) pairs that own no bytes. True capacity and what each named engine
     would print stand side by side in `capacity` and `printed` (the run's engine first).
     """
 
@@ -186,6 +204,7 @@ class Plan:
     capacity: Capacity | None  # None when there is nothing to store
     printed: Sequence[EngineCapacity]  # as a tuple; a line is worked out when it is read
     notes: tuple[Note, ...] = ()
+    slots: SlotFacts | None = None
 
     @property
     def num_blocks(self) -> int:

@@ -10,7 +10,8 @@ from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
 from kvpipe.report.run_input import Headline, ReportInput
-from kvpipe.specs.base import DTYPE_BYTES, cdiv
+from kvpipe.request.want import requests_asked
+from kvpipe.specs.base import cdiv
 from kvpipe.stages.binding.base import VerifyReport
 
 if TYPE_CHECKING:  # needed for logs alone
@@ -42,14 +43,8 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         serve=line_of(result),
         max_num_seqs=resolved.max_num_seqs,
         weights_left_out=_weights_left_out(result),
-        requests_asked=_requests_asked(result),
+        requests_asked=requests_asked(result.prepared.config.want),
     )
-
-
-def _requests_asked(result: Result) -> int:
-    """want.requests, where it is a number: `kvpipe find` checks that section, which it owns."""
-    asked = result.prepared.config.want.get("requests")
-    return asked if isinstance(asked, int) and asked > 0 else 1
 
 
 def _weights_left_out(result: Result) -> int:
@@ -57,9 +52,8 @@ def _weights_left_out(result: Result) -> int:
     first, model = result.profile.ranks[0], result.prepared.resolved.model
     if first.charged or result.prepared.resolved.device.type != "cpu":
         return 0
-    served = DTYPE_BYTES[result.prepared.resolved.served_dtype]
     parallel = result.prepared.resolved.parallel
-    whole = model.weight_bytes or (model.parameter_count or 0) * served
+    whole = model.bytes_of_weights(result.prepared.resolved.served_dtype)
     return cdiv(whole, parallel.tp * parallel.pp)
 
 

@@ -25,6 +25,8 @@ class Traffic:
     done: int
     stored: int = 0
     preempted: int = 0
+    admitted_s: float | None = None  # first admission, and the end of the first token's step
+    first_token_s: float | None = None
 
     def __post_init__(self) -> None:
         self.own = own_token(self.number)

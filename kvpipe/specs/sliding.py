@@ -14,6 +14,7 @@ from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.full import FullAttentionSpec
+from kvpipe.specs.rhythm import Rhythm, rhythm
 from kvpipe.specs.runs import Runs, num_indices, one_run
 
 
@@ -82,6 +83,13 @@ class SlidingWindowSpec(AttentionSpec):
     def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         first = max(0, computed - self._reach(limits)) // self.block_size
         return one_run(first, cdiv(computed + new, self.block_size))
+
+    def rhythm(self, limits: RequestLimits, in_flight: bool) -> Rhythm:
+        """Like every token, until the window is full; then a block ends and another leaves."""
+        size, full = self.block_size, self._reach(limits) + 1
+        if in_flight:
+            full = self._most_held(limits) + size - 1
+        return rhythm((1, size), (full, size), edges=((1, size), (full, size)))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """The next token sees W - 1 before it: only their blocks must be cached. From the end, the

@@ -8,7 +8,7 @@ from math import floor
 from kvpipe.cache.plan import Capacity, GroupDemand, KVCacheConfig
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.stages.grouping.admission import longest_length
+from kvpipe.stages.grouping.lengths import longest_length
 
 
 def true_capacity(

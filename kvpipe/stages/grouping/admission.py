@@ -14,6 +14,7 @@ from functools import cached_property
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import DoesNotFit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.stages.grouping.lengths import longest_length
 from kvpipe.stages.grouping.pool import Pool
 from kvpipe.text.figures import count
 
@@ -87,17 +88,6 @@ def _bound(rules: EngineRules) -> Callable[[KVCacheSpec, RequestLimits], int]:
     return lambda spec, limits: spec.max_blocks(limits)
 
 
-def longest_length(fits: Callable[[int], bool], longest: int) -> int | None:
-    """The largest n in 1..longest with fits(n), which holds for every shorter length, too."""
-    if fits(longest):
-        return longest
-    low, high = 0, longest  # low fits (or is nothing), high does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low or None
-
-
 def admit(ranks: Sequence[Admission], limits: RequestLimits, fit: bool) -> RequestLimits:
     """The limits, with max_model_len lowered under `fit`; DoesNotFit if a rank is too small."""
     needed = tuple(rank.needed_bytes(limits) for rank in ranks)
@@ -145,6 +135,7 @@ def _too_small(
     if longest:  # the rank that allows the shortest length decides
         counted = [each for each in ranks if not _is_exempt(each)]
         rank = min(counted, key=lambda each: each.longest(limits) or 0)
+    runs = longest_that_runs(ranks, limits) if longest else None
     have = max(0, rank.memory)
     page = rank.pool.bytes_per_block or 1
     where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""
@@ -158,11 +149,12 @@ def _too_small(
         f"{have // page:,} {'fits' if have // page == 1 else 'fit'} ({have_text})."
     )
     return DoesNotFit(
-        f"{needs} {_advice(rank, limits, ranks, longest)}",
+        f"{needs} {_advice(rank, limits, ranks, runs)}",
         needed_bytes=needed,
         available_bytes=tuple(each.memory for each in ranks),
         null_block_bytes=tuple(each.null_bytes for each in ranks),
-        longest_len=longest,
+        longest_len=runs,
+        admitted_len=longest,
     )
 
 
@@ -175,11 +167,9 @@ def _told_apart(needed: int, have: int) -> tuple[str, str]:
 
 
 def _advice(
-    rank: Admission, limits: RequestLimits, ranks: Sequence[Admission], longest: int | None
+    rank: Admission, limits: RequestLimits, ranks: Sequence[Admission], runs: int | None
 ) -> str:
-    ways = []
-    if longest and (shorter := longest_that_runs(ranks, limits)):
-        ways.append(f"Lower it to {shorter:,}")
+    ways = [f"Lower it to {runs:,}"] if runs else []
     if batch := smaller_batch(ranks, limits):
         ways.append(f"lower scheduler.max_num_batched_tokens to {batch:,}")
     ways.append(f"raise {rank.knob}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.request.confdir import shipped_option
-from kvpipe.request.quantities import Bytes
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -17,6 +16,7 @@ from kvpipe.stages.profiling.base import (
 )
 from kvpipe.stages.profiling.estimate import EstimateProfiling
 from kvpipe.stages.validation.base import ResolvedDevice
+from kvpipe.text.quantities import Bytes
 
 
 class AutoProfiling:
