@@ -50,8 +50,8 @@ def _ask(environment: Environment, questions: Sequence[Json], processes: int) ->
 
 def _in_process(processes: int) -> Mapping[str, str]:
     """One thread an engine: tiny models gain nothing from more, and waiting threads burn cores.
-    Its core is in the probe's process, where its plan is looked at; workers of several processes are
-    bound by hand, since by itself the engine wants a NUMA node each."""
+    Its core is in the probe's process, where its plan is looked at; workers that are processes of
+    their own are bound by hand, since by itself the engine wants a NUMA node each."""
     several = {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, range(processes)))}
     return {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
