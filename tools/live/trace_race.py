@@ -33,6 +33,7 @@ class Running:
     tokens: list[int]
     answer: int
     stored: int = 0
+    again: bool = False  # after a preemption: what it hits are its own blocks, most likely
 
 
 @dataclass
@@ -72,8 +73,8 @@ class Scheduler:
                 return
             self.waiting.popleft()
             request.stored = sum(got)
-            self.served.prompt += len(request.tokens)
-            self.served.hit += got[0]
+            self.served.prompt += 0 if request.again else len(request.tokens)
+            self.served.hit += 0 if request.again else got[0]
             self.running[name] = request
             budget -= got[1]
 
@@ -92,7 +93,7 @@ class Scheduler:
             youngest = next(reversed(self.running))
             again = self.running.pop(youngest)
             self.manager.free(youngest)
-            self.waiting.appendleft((youngest, Running(again.tokens, again.answer)))
+            self.waiting.appendleft((youngest, Running(again.tokens, again.answer, again=True)))
             self.served.preempted += 1
             if youngest == name:
                 return False
