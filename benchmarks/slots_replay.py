@@ -81,7 +81,8 @@ def main(trace: str, most: str, *more: str) -> None:
     source = read_trace(section)
     requests = [replace(r) for r in source.requests()]
     print(
-        "| layers | tables | running: mean | most | seconds | tables | mean | most | seconds | time |"
+        "| layers | tables | running: mean | most | seconds "
+        "| tables | mean | most | seconds | time |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name in MODELS:

@@ -29,6 +29,7 @@ from kvpipe.stages.grouping.planning import plan
 
 LAYOUTS = sorted(p.stem for p in (CONF_DIR / "layout").glob("*.yaml"))
 PLACEMENTS = sorted(p.stem for p in (CONF_DIR / "placement").glob("*.yaml"))
+FULL_TIER = pytest.mark.full
 FULL = list(product(DISTINCT, LAYOUTS, PLACEMENTS))
 
 
@@ -126,7 +127,16 @@ def check_owners(preset: str, layout: str, placement: str) -> None:
             array[...] = mine
 
 
-@pytest.mark.parametrize("preset", SOME_AND_ALL)
+SLOW = {"mamba_codestral_7b", "bamba", "nemotron_h", "whisper_large_v3", "falcon_h1"}
+EACH = [
+    preset
+    if preset in DISTINCT and preset not in SLOW
+    else pytest.param(preset, marks=pytest.mark.full)
+    for preset in PRESETS
+]
+
+
+@pytest.mark.parametrize("preset", EACH)
 def test_the_bytes_are_the_geometrys_and_no_byte_belongs_to_two_block_ids(preset):
     for row in covering():
         if row[0] == preset:

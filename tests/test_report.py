@@ -39,6 +39,7 @@ from kvpipe.report.base import Report
 from kvpipe.report.derived_notes import advice
 from kvpipe.report.document import plan_document
 from kvpipe.report.engine_lines import difference
+from kvpipe.report.folded import unfolded
 from kvpipe.report.full import FullReport
 from kvpipe.report.json_ import JsonReport, dumps, failure_document
 from kvpipe.report.none import NoReport
@@ -270,7 +271,7 @@ def test_a_peak_far_above_the_steady_state_is_a_warning() -> None:
 
 def test_a_plan_that_holds_no_request_is_said_to_in_the_first_lines() -> None:
     tight = plan_of(layers_of((full(), 32)), (GIB // 2,), length=8176)
-    assert "IT DOES NOT HOLD ONE REQUEST of max_model_len 8,176" in words_of(report_of(tight))[:300]
+    assert "DOES NOT FIT: no request of 8,176" in words_of(report_of(tight))[:300]
 
 
 def test_much_padding_is_a_warning_and_little_is_not() -> None:
@@ -324,8 +325,8 @@ def test_the_text_answers_in_the_order_of_need() -> None:
     lowered = replace(LLAMA, requested_len=131072)
     lines = text_of(report_of(lowered))
     wanted = [
-        "IT FITS: max_model_len 8,176 tokens, 512 blocks, 1.00 GiB",
-        "lowered from 131,072",
+        "IT FITS: 8,176 tokens",
+        "512 blocks, 1.00 GiB; max_model_len lowered from 131,072",
         "requests that fit",
         "longest request: 8,176 tokens",
         "a request costs 0 B + 128.0 KiB a token",
@@ -468,9 +469,9 @@ def json_report() -> JsonReport:
 @pytest.mark.parametrize("plan", [LLAMA, GEMMA, HYBRID], ids=["llama", "gemma", "hybrid"])
 def test_json_is_one_document_and_equals_plan_json(plan) -> None:
     report = report_of(plan)
-    written = json.loads(shown(json_report(), report))
+    written = unfolded(json.loads(shown(json_report(), report)))
     assert written == json.loads(dumps(plan_document(report)))
-    assert written["status"] == "fits" and written["schema_version"] == 1
+    assert written["status"] == "fits" and written["schema_version"] == 2
     rank = written["plan"]["ranks"][0]
     config = plan.ranks[0].config
     assert rank["size_bytes"] == config.size_bytes == sum(t["size_bytes"] for t in rank["tensors"])

@@ -380,7 +380,7 @@ def plan_of(layer_set: LayerSet, rules: EngineRules, **options: object) -> Plan:
     )
 
 
-@pytest.mark.parametrize("name", [*CHANGED, *full(GOLDEN.keys() - CHANGED)])
+@pytest.mark.parametrize("name", [*sorted(CHANGED), *full(sorted(GOLDEN.keys() - CHANGED))])
 def test_a_recorded_set_is_planned_as_recorded_and_no_worse_than_before(name: str) -> None:
     layer_set = layer_sets()[name]
     ours, before = plan_of(layer_set, KVPIPE), plan_of(layer_set, EQUAL)

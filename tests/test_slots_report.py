@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from kvpipe.front.results import RunResult
 
-from kvpipe.front.api import run
+from kvpipe.front.api import RunResult, run
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from kvpipe.answers.search import Finding, Search, read_want
 from kvpipe.commands.base import Command
 from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
+from kvpipe.report.identity import identity
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
 
@@ -28,6 +29,7 @@ class Find(Command):
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
         findings = list(search.findings())
         document = {
+            **identity(prepared, "kvpipe.find"),
             "want": {"requests": search.want.requests, "length": search.length},
             "findings": [asdict(finding) for finding in findings],
         }

@@ -67,7 +67,8 @@ class RunResult(Telling, Result):
         from kvpipe.commands.run import answer_of
         from kvpipe.report.of_run import report_input
 
-        return answer_of(report_input(self))
+        options = self.prepared.config.plugins["command"].options
+        return answer_of(report_input(self), full=getattr(options, "document", "") == "full")
 
 
 @dataclass(frozen=True, kw_only=True)

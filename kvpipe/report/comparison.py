@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared
@@ -15,7 +16,21 @@ SCHEMA, SCHEMA_VERSION = "kvpipe.compare", 1
 COMMAND_WIDTH = 96
 
 
-def sections(found: Sequence[Compared], heading: str, length: int) -> list[Section]:
+@dataclass(frozen=True, kw_only=True)
+class Fastest:
+    """Bounds on time. token_s: seconds between two tokens of each of an engine's users, by its
+    name; first_token_s: of a prompt of the asked length, alone; cards: that work on a request.
+    why: what it rests on, or why there is none."""
+
+    token_s: Mapping[str, float]
+    first_token_s: float | None
+    cards: int
+    why: str
+
+
+def sections(
+    found: Sequence[Compared], heading: str, length: int, fastest: Fastest
+) -> list[Section]:
     plans = [each for each in found if each.plan is not None]
     return [
         _table(found, f"compare: {heading}, requests of {length:,} tokens"),
@@ -33,6 +48,7 @@ def sections(found: Sequence[Compared], heading: str, length: int) -> list[Secti
                 Line(f"{each.name}: {line}") for each in plans if each.plan for line in _said(each)
             ],
         ),
+        _times(found, fastest),
         Section(title="The plans as command lines", verbatim=list(_commands(plans))),
     ]
 
@@ -78,6 +94,31 @@ def _row(each: Compared) -> tuple[str, ...]:
     )
 
 
+def _times(found: Sequence[Compared], fastest: Fastest) -> Section:
+    rows = []
+    for each in found:
+        token = fastest.token_s.get(each.name)
+        if each.plan is not None and token:
+            users = each.plan.users.steady
+            rate = users / token / fastest.cards
+            rows.append((each.name, f"{users:,}", f"{1000 * token:,.1f} ms", f"{rate:,.0f}"))
+    lines = [Line(fastest.why, "faint")]
+    if fastest.first_token_s is not None:
+        lines.insert(0, Line(_first_token(fastest.first_token_s)))
+    return Section(
+        title="No faster than (bounds, not estimates)",
+        headers=("engine", "users", "a token each", "tokens/s a card") if rows else (),
+        align="lrrr" if rows else "",
+        rows=rows,
+        paragraphs=lines,
+    )
+
+
+def _first_token(seconds: float) -> str:
+    shown = f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
+    return f"first token of a prompt alone: {shown}"
+
+
 def _lost(each: Compared) -> Iterator[str]:
     if each.plan is None or not each.plan.lost:
         return
@@ -105,7 +146,12 @@ def _commands(plans: Sequence[Compared]) -> Iterator[Line]:
 
 
 def document(
-    found: Sequence[Compared], model: str, device: str, length: int, job: str | None
+    found: Sequence[Compared],
+    model: str,
+    device: str,
+    length: int,
+    fastest: Fastest,
+    job: str | None,
 ) -> dict[str, Any]:
     return {
         "status": "fits" if any(_serves(each.plan) for each in found) else "does_not_fit",
@@ -115,11 +161,14 @@ def document(
         "model": model,
         "device": device,
         "length": length,
+        "first_token_bound_s": fastest.first_token_s,
+        "bounds": fastest.why,
         "engines": [
             {
                 "name": each.name,
                 "refused": list(each.refused),
                 "plan": None if each.plan is None else figures(each.plan),
+                "token_bound_s": fastest.token_s.get(each.name),
             }
             for each in found
         ],

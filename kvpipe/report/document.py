@@ -1,7 +1,8 @@
 """ReportInput -> the plan.json document: every fact of a run, as plain JSON values.
 
 Documented key by key in docs/plan_schema.md. SCHEMA_VERSION goes up by one when a key is removed,
-renamed or given another meaning; keys may be added within a version.
+renamed or given another meaning; keys may be added within a version. What is written folds what
+repeats (report/folded.py).
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, Plan, RankPlan
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.run_input import ReportInput
+from kvpipe.report.verdict import verdict_of
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 
 SCHEMA = "kvpipe.plan"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def plan_document(report: ReportInput) -> dict[str, Any]:
     """The whole document. All sizes are bytes, all lengths tokens; no value is NaN or infinite."""
     return {
-        "status": "does_not_fit" if _runs_nothing(report.plan) else "fits",
+        "status": verdict_of(report).status,
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "job": report.job,
@@ -51,11 +53,6 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
 def _capacity(plan: Plan) -> dict[str, Any] | None:
     cap = plan.capacity
     return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
-
-
-def _runs_nothing(plan: Plan) -> bool:
-    """The engine starts, yet not one request of the planned length can run."""
-    return plan.capacity is not None and plan.capacity.requests_at_peak == 0
 
 
 def plain(value: Any) -> Any:

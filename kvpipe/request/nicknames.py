@@ -37,6 +37,15 @@ def option_named(group: str, said: str) -> str | None:
     return found[0] if found else None
 
 
+def near_names(group: str, said: str) -> list[str]:
+    """Option files of nearly that name, the nearest first; at most three."""
+    from difflib import get_close_matches  # only when something went wrong
+
+    known = {spelling: path.stem for path in _files(group) for spelling in _spellings(path)}
+    near = get_close_matches(_spelling(said), known, n=6, cutoff=0.75)
+    return list(dict.fromkeys(known[spelling] for spelling in near))[:3]
+
+
 def hub_name_is_shipped(said: str) -> str | None:
     """The model preset of exactly this Hub name (`org/name`), its own or one that it is also of."""
     wanted = said.casefold()
