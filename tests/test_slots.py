@@ -249,6 +249,7 @@ def test_a_spec_that_says_no_rhythm_is_never_promised_more_than_a_proof_needs() 
     one = Demand(specs=(spec,), slot_bytes=100)
     assert guard.never_more(Demand(specs=(spec.with_block_size(48),), slot_bytes=100), one)
     assert guard.worse_at(Demand(specs=(spec.with_block_size(48),), slot_bytes=99), one) is None
+    assert guard.worse_at(Demand(specs=(spec.with_block_size(48),), slot_bytes=101), one) == 1
     finer = Demand(specs=(spec.with_block_size(24),), slot_bytes=1)
     assert guard.worse_at(finer, one) == 0  # surely smaller, but by no proof
 
