@@ -50,7 +50,7 @@ class Replay(Command):
             exit_code=0,
             lines=lambda width: map(Line, render(result, heading, width).split("\n")),
             document=document,
-            pictures={"blocks_over_time.svg": render_svg(result)},
+            pictures={"blocks_over_time.svg": render_svg(result, heading)},
             fields={
                 "max_running": result.max_running,
                 "peak_in_use": result.peak_in_use,

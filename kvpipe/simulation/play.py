@@ -96,6 +96,7 @@ def replay(
         requests_steady=plan.capacity.requests_steady if plan.capacity else None,
         request_len=plan.limits.max_model_len,
         points=tuple(ledger.points),
+        idle=tuple(ledger.idle),
     )
 
 

@@ -15,7 +15,8 @@ from kvpipe.simulation.serving import Counts, RanDry
 class ReplayResult:
     """requests: of the trace; counts say what became of them. mean_running: over the time in which
     the engine was busy. pool: block counts at the end, with totals. requests_steady:
-    how many requests of request_len tokens Capacity's closed form allows."""
+    how many requests of request_len tokens Capacity's closed form allows. idle: spans of seconds
+    in which nothing ran."""
 
     trace: str
     requests: int
@@ -35,6 +36,7 @@ class ReplayResult:
     requests_steady: int | None
     request_len: int
     points: tuple[Point, ...]
+    idle: tuple[tuple[float, float], ...] = ()
 
     @property
     def hit_rate(self) -> float:
@@ -50,7 +52,7 @@ class ReplayResult:
     def to_json(self) -> Mapping[str, Any]:
         """Plain values, for `report=json`; the points of the plot are left out."""
         plain = asdict(self)
-        del plain["points"]
+        del plain["points"], plain["idle"]
         return plain | {
             "hit_rate": self.hit_rate,
             "prefix_block_hit_rate": self.prefix_block_hit_rate,
