@@ -113,6 +113,7 @@ def replay(
         each_token=percentiles(times.each_token),
         arrivals_s=span,
         overload=overload(span, serving.now, times.longest_service),
+        idle=tuple(ledger.idle),
     )
 
 
