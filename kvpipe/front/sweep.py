@@ -86,7 +86,7 @@ def check_jobs(overrides: Sequence[str], config_name: str) -> Sweep:
     of_hydra = [item.input_line or "" for item in parsed if item.is_hydra_override()]
     with hydras_errors():  # jobs that compose one by one, but not in this combination
         loader = GlobalHydra.instance().config_loader()
-        for job in () if composes_here(jobs) else jobs:
+        for job in jobs[:1] if composes_here(jobs) else jobs:
             loader.load_configuration(config_name, [*of_hydra, *job], RunMode.RUN)
     return Sweep(
         wanted=run_folder(config, "hydra.sweep.dir"),
