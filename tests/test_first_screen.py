@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 
 import pytest
@@ -119,3 +120,20 @@ def test_the_long_report_the_document_and_a_sweep_give_the_verdict_of_the_first_
     assert answer.document["status"] == answer.status and answer.exit_code == 0
     rows = [{"job": n, "status": s} for n, s in enumerate(["fits", answer.status, "does_not_fit"])]
     assert "3 jobs, 1 fit, 1 may not" in sweep_table(rows, ())
+
+
+@pytest.mark.parametrize(
+    "line", ["llama --on h100 --users 40", "llama-3.1-70b --on 2xh100 --users 8"]
+)
+def test_what_is_planned_to_fit_serves_the_users_that_were_asked_for(line: str, capsys) -> None:
+    from kvpipe.front.main import run
+
+    words = line.split()
+    assert run([*words, "report=json"]) == 1
+    changes = json.loads(capsys.readouterr().out)["advice"]
+    assert changes
+    for change in changes:
+        again = [f"{key}={value}" for key, value in change.items()]
+        card = "h100" if "tensor_parallel_size" in again[0] else words[2]  # ranks are told anew
+        told = [*words[:2], card, *words[3:], *again, "report=none"]
+        assert run(told) == 0, change

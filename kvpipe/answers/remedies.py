@@ -17,12 +17,15 @@ from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
+from kvpipe.request.confdir import shipped_option
+from kvpipe.request.want import requests_asked
 from kvpipe.stages.profiling.base import MemoryProfile
 
 PLENTY = 2**50  # bytes
-MOST_NAMED = 3  # ways out that a message names
+MOST_NAMED = 4  # ways out that a message names
 HIGHEST_SHARE = 97  # hundredths of a card that may be advised; more leaves no room for the rest
 MOST_RANKS = 16
+_CONVERTS_FP8 = (8, 0)  # compute capability: vLLM reads weights of 8 bits from there on
 
 
 def told(changes: Mapping[str, Any]) -> str:
@@ -81,11 +84,14 @@ def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
 
 
 def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Composed values with some settings replaced."""
+    """Composed values with some settings replaced, or whole sections by a shipped option."""
     values = deepcopy(dict(raw))
     for key, value in changes.items():
         section, _, name = key.partition(".")
-        values[section] = {**values[section], name: value}
+        if name:
+            values[section] = {**values[section], name: value}
+        else:
+            values[section] = shipped_option(section, value)
     return values
 
 
@@ -104,11 +110,16 @@ def _can_be_allocated(free: tuple[int, ...], plan: Plan) -> bool:
 def ways_line(
     prepared: Prepared, promise: Promise = fits
 ) -> tuple[str, tuple[Mapping[str, Any], ...]]:
-    """What fits, in words, and as changes."""
-    ways = list(ways_out(prepared, promise))
+    """What fits and serves the users that were asked for, in words, and as changes."""
+    served = partial(_serves, requests_asked(prepared.config.want))
+    ways = list(ways_out(prepared, lambda plan: promise(plan) and served(plan)))
     words = "; ".join(f"{way} ({way.promise})" for way in ways)
     line = f"planned, and fits: {words}" if ways else "no single change of settings makes it fit"
     return line, tuple({**way.changes} for way in ways)
+
+
+def _serves(requests: int, plan: Plan) -> bool:
+    return plan.capacity is None or plan.capacity.requests_running >= requests
 
 
 def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
@@ -121,15 +132,18 @@ def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
 
 
 def _length(prepared: Prepared, promise: Promise) -> Advice | None:
-    """The longest length that runs, by planning for `auto`."""
+    """The longest length that runs, by planning for `auto`; a shorter one where that does not keep
+    the promise (of several users)."""
     key = "scheduler.max_model_len"
-    if prepared.raw["scheduler"]["max_model_len"] == "auto":
-        return None
     found = advice(prepared, {key: "auto"}, "")
     if found is None:
         return None
     length = found.plan.limits.max_model_len
-    return advice(prepared, {key: length}, "the longest that runs", promise)
+
+    def at(tokens: int) -> Advice | None:
+        return advice(prepared, {key: tokens}, "the longest that runs", promise)
+
+    return at(length) or _largest(0, length, at)
 
 
 def _longer(prepared: Prepared, promise: Promise) -> Advice | None:
@@ -240,7 +254,31 @@ def _ranks(prepared: Prepared, promise: Promise) -> Advice | None:
     return None
 
 
-CANDIDATES = (_length, _longer, _share, _bytes, _override, _batch, _requests, _ranks)
+def _weights(prepared: Prepared, promise: Promise) -> Advice | None:
+    """Weights of fewer bits, where the model's own are served: 8, then 4."""
+    model, device = prepared.resolved.model, prepared.resolved.device
+    if model.is_converted or model.quantized_with or device.type != "cuda":
+        return None
+    converts = (device.compute_capability or (0, 0)) >= _CONVERTS_FP8
+    for choice, words in (("fp8", "weights of 8 bits"), ("awq", "a checkpoint of 4 bits")):
+        if choice == "fp8" and not converts:
+            continue
+        if found := advice(prepared, {"weights": choice}, words, promise):
+            return found
+    return None
+
+
+CANDIDATES = (_length, _longer, _share, _bytes, _override, _batch, _requests, _weights, _ranks)
+
+
+def _largest(low: int, high: int, at: Callable[[int], Advice | None]) -> Advice | None:
+    """The largest n in low+1..high-1 that works, if all smaller ones do; each is planned."""
+    best: Advice | None = None
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = at(middle)
+        low, high, best = (middle, high, found) if found else (low, middle, best)
+    return best
 
 
 def _smallest(low: int, high: int, at: Callable[[int], Advice | None]) -> Advice | None:
