@@ -77,9 +77,9 @@ class DoesNotFit(KvpipeError):
     changes: settings, each of which makes it fit: planned, not reasoned.
     needed_bytes, available_bytes: one entry a rank; with the needed bytes it fits, with one byte
     less it does not. null_block_bytes: of the needed ones, the null block's.
-    longest_len: the longest max_model_len, in tokens, that runs (None: not even one token
-    does, or it was not asked for). admitted_len: the longest with which the engine starts, which
-    it may never schedule: old releases count one group alone.
+    longest_len: the longest max_model_len, in tokens, that fits and runs (None: not even one token
+    does, or it was not asked for). admitted_len: the longest with which the engine starts: some
+    admit what they can never schedule.
     """
 
     exit_code = 1

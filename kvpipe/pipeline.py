@@ -15,21 +15,23 @@ from typing import Any
 from kvpipe.backends.base import Backend
 from kvpipe.cache.addresses import AddressMap
 from kvpipe.cache.plan import Plan
-from kvpipe.engines.base import EngineRules
-from kvpipe.errors import ConfigError, DoesNotFit
+from kvpipe.engines.base import Engine, EngineRules
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.layouts.base import LayoutChoice
 from kvpipe.plugins import REGISTRIES
 from kvpipe.processes.agree import on_every_rank, place, world
 from kvpipe.request.confdir import shipped_option
 from kvpipe.request.config import RunConfig, collect
 from kvpipe.stages.allocation.addresses import address_map
-from kvpipe.stages.allocation.base import AllocationRequest
-from kvpipe.stages.allocation.placements import LETTERED
-from kvpipe.stages.binding.base import BindingRequest, BoundCache
-from kvpipe.stages.grouping.base import GroupingRequest
+from kvpipe.stages.allocation.base import Allocation, AllocationRequest
+from kvpipe.stages.allocation.kernel_sizes import whole_block_sizes
+from kvpipe.stages.allocation.placements import LETTERED, SLOTTED
+from kvpipe.stages.binding.base import Binding, BindingRequest, BoundCache
+from kvpipe.stages.grouping.base import Grouping, GroupingRequest
 from kvpipe.stages.grouping.planning import COMPARED
-from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
+from kvpipe.stages.profiling.base import MemoryProfile, Profiling, ProfilingRequest
 from kvpipe.stages.profiling.every_rank import profile_every_rank
-from kvpipe.stages.validation.base import ResolvedRun
+from kvpipe.stages.validation.base import ResolvedRun, Validation
 from kvpipe.stages.validation.layers import stage_sizes
 
 
@@ -73,7 +75,7 @@ def prepare(raw: Mapping[str, Any], fallback: Mapping[str, Any] | None = None) -
     if config is None:
         raise ConfigError(problems)
     try:
-        resolved: ResolvedRun = config.plugins["validation"].make().run(config)
+        resolved = config.plugins["validation"].make(Validation).run(config)
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from error
     if problems:
@@ -103,10 +105,10 @@ def execute(prepared: Prepared) -> Result:
     for rank, where in addresses.items():
         with _timed(timings, "allocation"):
             request = AllocationRequest(config=plan.ranks[rank].config, addresses=where)
-            buffers = plugins["allocation"].make().run(request, backend)
+            buffers = plugins["allocation"].make(Allocation).run(request, backend)
         with _timed(timings, "binding"):
             asked = _binding(prepared, plan, rank, buffers)
-            bound.append(plugins["binding"].make().run(asked, backend))
+            bound.append(plugins["binding"].make(Binding).run(asked, backend))
     return Result(
         prepared=prepared,
         profile=profile,
@@ -120,10 +122,10 @@ def execute(prepared: Prepared) -> Result:
 
 def profile_ranks(prepared: Prepared, backend: Backend) -> MemoryProfile:
     """Stage 2 alone."""
-    config, resolved = prepared.config, prepared.resolved
+    config = prepared.config
     return profile_every_rank(
-        config.plugins["profiling"].make(),
-        _profiling(config, resolved),
+        config.plugins["profiling"].make(Profiling),
+        profiling_request(prepared),
         backend,
         sizes=config.parallel.rank_memory_bytes,
         may_exceed_device=config.cache.may_exceed_device,
@@ -137,13 +139,13 @@ def plan_with(
     runs: where an engine would settle on one that it can never schedule, the longest that it can.
     """
     request = _grouping(prepared.config, prepared.resolved, tuple(memory), tuple(compared))
-    grouping = prepared.config.plugins["grouping"].make()
-    plan: Plan = grouping.run(request)
+    grouping = prepared.config.plugins["grouping"].make(Grouping)
+    plan = grouping.run(request)
     held = plan.capacity
     if not request.fit or held is None or held.requests_at_peak or not held.longest_request:
         return plan
     limits = request.limits.with_length(held.longest_request)
-    runs: Plan = grouping.run(replace(request, limits=limits, fit=False))
+    runs = grouping.run(replace(request, limits=limits, fit=False))
     return replace(runs, requested_len=plan.requested_len)
 
 
@@ -151,8 +153,7 @@ def make_backend(config: RunConfig, name: str) -> Backend:
     """The resolved backend, with the user's options, or the shipped ones where `auto` chose it."""
     chosen = config.plugins["backend"]
     if chosen.name == name:
-        backend: Backend = chosen.make()
-        return backend
+        return chosen.make(Backend)
     plugin = REGISTRIES["backend"].get(name)
     made: Backend = plugin(plugin.Options(**shipped_option("backend", name)))
     return made
@@ -166,7 +167,9 @@ def _timed(timings: dict[str, float], stage: str) -> Iterator[None]:
 
 
 # --- the parts of the request that each stage is given ---
-def _profiling(config: RunConfig, resolved: ResolvedRun) -> ProfilingRequest:
+def profiling_request(prepared: Prepared) -> ProfilingRequest:
+    """What stage 2 is asked."""
+    config, resolved = prepared.config, prepared.resolved
     return ProfilingRequest(
         model=resolved.model,
         served_dtype=resolved.served_dtype,
@@ -177,7 +180,23 @@ def _profiling(config: RunConfig, resolved: ResolvedRun) -> ProfilingRequest:
         max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
         max_num_seqs=resolved.max_num_seqs,
         stage_layers=tuple(stage_sizes(resolved.model.num_layers, config.parallel)),
-        engine_version=config.plugins["engine"].make().version,
+        engine_version=config.plugins["engine"].make(Engine).rules.version,
+    )
+
+
+def block_rules(config: RunConfig) -> EngineRules:
+    """ConfigError where the engine is planned by an arithmetic of its own, and owns no blocks."""
+    choice = config.plugins["engine"]
+    made = choice.make(Engine)
+    if isinstance(made, EngineRules):
+        return made
+    raise ConfigError(
+        Problem(
+            choice.key,
+            "an engine whose blocks kvpipe manages (kvpipe, vllm, vllm_0_17, vllm_0_33)",
+            f"'{choice.name}', which is planned only",
+            f"`kvpipe run engine={choice.name}` says what its memory becomes",
+        )
     )
 
 
@@ -192,20 +211,29 @@ def _grouping(
         ranks=tuple(rank.layers for rank in resolved.ranks),
         limits=resolved.limits,
         memory=memory,
-        rules=config.plugins["engine"].make(),
+        rules=block_rules(config),
         fit=resolved.fit,
         disable_hybrid_kv_cache_manager=config.cache.disable_hybrid_kv_cache_manager,
         num_gpu_blocks_override=config.cache.num_gpu_blocks_override,
         kv_cache_layout=placement.upper() if placement in LETTERED else "LBNHC",
         max_num_seqs=resolved.max_num_seqs,
         compared=compared,
+        may_place_slots=placement in SLOTTED,
+        block_quantum=resolved.block_quantum,
+        shares_prefixes=config.cache.enable_prefix_caching,
+        kernel_sizes=whole_block_sizes(
+            (layer.spec for rank in resolved.ranks for layer in rank.layers),
+            config.plugins["layout"].make(LayoutChoice),
+            placement,
+            any_size=resolved.device.type == "cpu",
+        ),
     )
 
 
 def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int, AddressMap]:
     """Rank -> its address map, for the first rank of each distinct config; among several processes
     for this process's rank alone."""
-    layout = config.plugins["layout"]
+    layout = config.plugins["layout"].make(LayoutChoice)
     first: dict[int, AddressMap] = {}
     seen: list[Any] = []
     here = world()
@@ -218,7 +246,7 @@ def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int
             first[rank] = address_map(
                 of_rank.config,
                 plan.shared_layers,
-                layout.make(),
+                layout,
                 config.placement.name,
                 any_kernel_block=resolved.device.type == "cpu",
             )

@@ -15,6 +15,7 @@ COMMANDS: Registry[Any] = Registry("command.name", "kvpipe.commands", "kvpipe.co
 REGISTRIES: dict[str, Registry[Any]] = {
     "command": COMMANDS,
     "model": Registry("model.reader", "kvpipe.models", "kvpipe.models"),
+    "weights": Registry("weights.name", "kvpipe.models.formats", "kvpipe.weights"),
     "backend": Registry("backend.name", "kvpipe.backends", "kvpipe.backends"),
     "layout": Registry("layout.name", "kvpipe.layouts", "kvpipe.layouts"),
     "engine": Registry("engine.name", "kvpipe.engines", "kvpipe.engines"),

@@ -28,6 +28,15 @@ def _built_in(module: str) -> Any:
     return import_module(module).PLUGIN
 
 
+def load_entry_point(kind: str, point: EntryPoint) -> Any:
+    """What a third party's package brings; ConfigError under `kind` where it does not import."""
+    try:
+        return point.load()
+    except Exception as error:  # any failure is theirs to read
+        problem = Problem(kind, f"plugin '{point.name}' to import", f"{error!r}")
+        raise ConfigError(problem) from error
+
+
 class Registry(Generic[T]):
     """Plugins of one kind.
 
@@ -52,20 +61,8 @@ class Registry(Generic[T]):
                 raise ConfigError(
                     Problem(self.kind, "one plugin a name", f"'{point.name}' twice ({point.value})")
                 )
-            found[point.name] = self._loader(point)
+            found[point.name] = partial(load_entry_point, self.kind, point)
         return found
-
-    def _loader(self, point: EntryPoint) -> Callable[[], T]:
-        def load() -> T:
-            try:
-                loaded: T = point.load()
-            except Exception as error:  # a third party's module: any failure is theirs to read
-                raise ConfigError(
-                    Problem(self.kind, f"plugin '{point.name}' to import", f"{error!r}")
-                ) from error
-            return loaded
-
-        return load
 
     def names(self) -> list[str]:
         return sorted(self._sources)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 from block_models import Setting, Tenant, ValueModel, config_of, full
@@ -23,6 +23,7 @@ from kvpipe.specs.runs import indices, num_indices
 MODES = ("none", "align", "all")
 LENGTHS, BATCHES = (1, 17, 50), (1, 5, 12)
 ENCODER_TOKENS = 7
+WALKED = 160  # tokens: several periods of every example
 
 
 def called(spec: KVCacheSpec) -> str:
@@ -53,7 +54,7 @@ def steps(limits: RequestLimits) -> Iterator[tuple[int, int]]:
 
 def problems(spec: KVCacheSpec) -> Iterator[str]:
     """Everything that is wrong with a spec, a line each: what it is, and which block."""
-    for check in (_resident, _written, _bounds, _steady, _hits, _kin, _managed):
+    for check in (_resident, _written, _bounds, _steady, _rhythm, _hits, _kin, _managed):
         try:
             yield from (f"{called(spec)}: {problem}" for problem in check(spec))
         except AssertionError as error:
@@ -146,6 +147,43 @@ def _steady(spec: KVCacheSpec) -> Iterator[str]:
             yield f"steady_cost {fixed} + {slope:.3f} a token is below the blocks held ({limits})"
         if min(slack) > 1 + 1e-9:
             yield f"steady_cost {fixed} + {slope:.3f} is never within a block of them ({limits})"
+
+
+def _rhythm(spec: KVCacheSpec) -> Iterator[str]:
+    """Both counts at every length, against the lengths at which `rhythm` says that they change."""
+    for limits in limits_of(spec, lookahead=2):
+        if limits.max_model_len > LENGTHS[0]:  # the length is what is walked here
+            continue
+        for in_flight in (False, True):
+            yield from islice(_rhythm_problems(spec, limits, in_flight), 1)
+
+
+def _rhythm_problems(spec: KVCacheSpec, limits: RequestLimits, in_flight: bool) -> Iterator[str]:
+    said = spec.rhythm(limits, in_flight)
+    if said is None:
+        return
+
+    def blocks(length: int) -> int:
+        asked = limits.with_length(length)
+        return spec.peak_blocks(asked) if in_flight else spec.steady_blocks(length, asked)
+
+    counts = [0, *map(blocks, range(1, WALKED + 1))]
+    starts = [stretch.start for stretch in said.stretches]
+    what = f"rhythm(in_flight={in_flight}) with {limits.tokens_in_flight} in flight"
+    if not starts or starts[0] != 1 or starts != sorted(set(starts)):
+        yield f"{what}: its stretches start at {starts}, and no block is compared"
+        return
+    for n in range(2, WALKED + 1):
+        may = n in starts or any(n % m == r % m for r, m in said.edges)
+        if counts[n] != counts[n - 1] and not may:
+            yield f"{what}: a block comes or goes at {n} tokens, where it says none does"
+    for stretch, stop in zip(said.stretches, [*starts[1:], WALKED + 1], strict=True):
+        stop, period = min(stop, WALKED + 1), stretch.period
+        if period is None or stretch.start + period >= stop:
+            continue
+        grown = [counts[n + period] - counts[n] for n in range(stretch.start, stop - period)]
+        if len(set(grown)) > 1:
+            yield f"{what}: from {stretch.start} on, {period} tokens cost {set(grown)} blocks"
 
 
 def _hits(spec: KVCacheSpec) -> Iterator[str]:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 
+@pytest.mark.full
 def test_the_accuracy_page_is_current() -> None:
     import accuracy
 

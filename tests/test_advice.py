@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from case_requests import prepared_case
 
 from kvpipe.answers.advice import advise, replan
 from kvpipe.answers.hints import stage_notes
 from kvpipe.errors import ConfigError
-from kvpipe.front.prepared import prepared_request
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result, execute
 
@@ -18,7 +18,7 @@ ROOM = ["device=h100_80gb", "cache.kv_cache_memory_bytes=20GiB", "scheduler.max_
 
 
 def run(*overrides: str) -> Result:
-    return execute(prepared_request([*ROOM, *overrides], config_dir=str(CONF)).prepared)
+    return execute(prepared_case([*ROOM, *overrides]))
 
 
 def notes(*overrides: str) -> list[Note]:
@@ -34,8 +34,8 @@ def found(text: str, *overrides: str) -> list[Note]:
 TWINS = {
     "a draft layer sets the group size": (
         "8 draft layers",
-        ["model=qwen3_6_35b_dflash", "scheduler.max_model_len=32768"],
-        ["model=qwen3_6_35b", "scheduler.max_model_len=32768"],
+        ["model=qwen3_6_35b_dflash", "scheduler.max_model_len=32768", "engine=vllm_0_33"],
+        ["model=qwen3_6_35b", "scheduler.max_model_len=32768", "engine=vllm_0_33"],
     ),
     "few layers of a kind set the group size": (
         "of the others empty",
@@ -97,7 +97,8 @@ def test_a_stage_whose_pages_cannot_be_unified_is_named_with_its_layers() -> Non
 
 
 def test_the_draft_warning_gives_the_shares_that_the_engine_would_print() -> None:
-    (note,) = found("8 draft layers", "model=qwen3_6_35b_dflash", "scheduler.max_model_len=32768")
+    asked = ["model=qwen3_6_35b_dflash", "scheduler.max_model_len=32768"]
+    (note,) = found("8 draft layers", *asked, "engine=vllm_0_17")
     assert "6 places (60.00%)" in note.text
     assert "groups of 2 would leave none, in 24 groups instead of 7" in note.text
 

@@ -322,7 +322,7 @@ def test_a_header_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert "expected a safetensors header, got RecursionError" in refused(tmp_path)
     file.unlink()
     file.mkdir()
-    assert "expected a safetensors header, got Is a directory" in refused(tmp_path)
+    assert "expected a safetensors header, got a folder" in refused(tmp_path)
 
 
 # --- presets ---------------------------------------------------------------------------------

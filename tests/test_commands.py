@@ -64,7 +64,9 @@ def test_every_command_answers_as_one_json_document_which_it_also_writes(
     assert json.loads(written.read_text()) == document
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [n if n == "find" else pytest.param(n, marks=pytest.mark.full) for n in NAMES]
+)
 def test_every_command_can_be_swept_and_be_silent(name, capsys, folder) -> None:
     words = [*example(name), "cache.block_size=16,32"]
     assert run(["-m", *words]) == 0

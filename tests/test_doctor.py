@@ -7,8 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from case_requests import prepared_case
 from test_field_reports import ROWS, RUNS
 
+from kvpipe.commands.base import Command
 from kvpipe.commands.diagnosis import MOST_LINES
 from kvpipe.engines.pasted import Pasted, read_pasted
 from kvpipe.engines.serve import read_serve_line
@@ -25,8 +27,8 @@ LLAMA = ["model=llama", "device=h100_80gb"]
 def doctor(path: Path, *said: str) -> Answer:
     words = [word.replace("@conf", str(CASES / "conf")) for word in said]
     asked = ["command=doctor", f"command.path='{path}'", *words]
-    prepared = prepared_request(asked, config_dir=str(CASES / "conf")).prepared
-    answer: Answer = prepared.config.plugins["command"].make().run(prepared, None)
+    prepared = prepared_case(asked)
+    answer: Answer = prepared.config.plugins["command"].make(Command).run(prepared, None)
     return answer
 
 

@@ -105,10 +105,10 @@ def test_two_parts_arrive_as_a_number_and_are_refused_with_the_hint(written: str
 
 def test_engine_vllm_with_a_version_picks_its_rules() -> None:
     config = prepared_request(["engine=vllm", "engine.version=0.21.0"]).prepared.config
-    assert config.plugins["engine"].make() == rules_of("0.21.0")
+    assert config.plugins["engine"].make(EngineRules) == rules_of("0.21.0")
 
 
 def test_a_preset_makes_itself() -> None:
     request = prepared_request(["engine=vllm_0_17"]).prepared
-    assert request.config.plugins["engine"].make() is VLLM_0_17
+    assert request.config.plugins["engine"].make(EngineRules) is VLLM_0_17
     assert PLUGIN(PLUGIN.Options(name="vllm", version="0.17.0")).printed == VLLM_0_17.printed

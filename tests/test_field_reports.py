@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
+from case_requests import prepared_case
 
 from kvpipe.commands.run import answer_of
 from kvpipe.errors import KvpipeError
-from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import execute
 from kvpipe.report.document import plan_document
 from kvpipe.report.full import FullReport
@@ -40,7 +40,7 @@ class Answer:
 def answer(arguments: list[str]) -> Answer:
     asked = [word.replace("@conf", str(CASES / "conf")) for word in arguments]
     try:
-        result = execute(prepared_request(asked, config_dir=str(CASES / "conf")).prepared)
+        result = execute(prepared_case(asked))
     except KvpipeError as error:
         return Answer(exit_code=error.exit_code, text=" ".join(error.lines()), document={})
     report = report_input(result)

@@ -16,7 +16,7 @@ from kvpipe.report.text import TextReport
 from kvpipe.report.verdict import verdict_of
 from kvpipe.request.confdir import CONF_DIR
 
-NO_COUNT = {"hf", "lfm2"}  # a reader; a preset that does not say how many parameters it has
+NO_COUNT = {"hf", "lfm2", "deepseek_v3_2"}  # a reader; presets without a count of parameters
 PRESETS = sorted({path.stem for path in (CONF_DIR / "model").glob("*.yaml")} - NO_COUNT)
 
 

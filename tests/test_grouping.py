@@ -15,6 +15,7 @@ from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.notes import Hint, Note
+from kvpipe.request.confdir import shipped_option
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
 from kvpipe.specs.cross import CrossAttentionSpec
@@ -47,6 +48,8 @@ STATE = MambaSpec(
     ),
 )
 ENCODER = EncoderOnlyAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
+EQUAL = replace(KVPIPE, groups="equal")
+RULES = {"slots": KVPIPE, "equal": EQUAL}
 LIMITS = RequestLimits(max_model_len=8192, max_num_batched_tokens=2048, max_encoder_tokens=1500)
 
 
@@ -213,7 +216,7 @@ def test_an_indexer_keeps_its_own_page_beside_the_latent_cache() -> None:
 
 
 def test_a_page_that_does_not_divide_is_padded_with_less_waste_than_padding_alone() -> None:
-    result = made([STATE, *[FULL] * 3])
+    result = made([STATE, *[FULL] * 3], rules=EQUAL)
     pages = {group.spec.kind: group.spec for group in result.groups}
     largest = STATE.page_size_bytes
     assert {spec.page_size_bytes for spec in pages.values()} == {largest}
@@ -234,33 +237,37 @@ def test_encoder_layers_alone_are_planned_and_need_nothing() -> None:
 
 
 def test_padding_layers_are_counted() -> None:
-    result = made([FULL] * 10 + [WINDOW] * 52)
+    result = made([FULL] * 10 + [WINDOW] * 52, rules=EQUAL)
     assert [len(group.layer_names) for group in result.groups] == [10, 9, 9, 9, 9, 8, 8]
     assert [(p.num_layers, round(p.percent, 2)) for p in result.padding] == [(8, 15.38)]
 
 
 # --- capacity ------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("batch", "times"), [(2048, 1.35), (8192, 2.31), (16384, 3.60)])
+@pytest.mark.parametrize(
+    ("rules", "batch", "times", "steady_times"),
+    [
+        ("equal", 2048, 1.35, 1.02),
+        ("equal", 8192, 2.31, 1.02),
+        ("equal", 16384, 3.60, 1.02),
+        ("slots", 8192, 2.12, 1.00),
+    ],
+)
 def test_gemma_3_27b_holds_more_at_its_peak_than_its_logical_bytes(
-    batch: int, times: float
+    rules: str, batch: int, times: float, steady_times: float
 ) -> None:
     window, full = replace(WINDOW, num_kv_heads=16), replace(FULL, num_kv_heads=16)
     pattern = [full if i % 6 == 5 else window for i in range(62)]
     limits = RequestLimits(max_model_len=32768, max_num_batched_tokens=batch)
-    capacity = made(pattern, 80 * 1024 * MIB, limits=limits).capacity
+    result = made(pattern, 80 * 1024 * MIB, limits=limits, rules=RULES[rules])
+    capacity = result.capacity
     assert capacity is not None
     logical = (10 * 32768 + 52 * 1024) * 2 * 16 * 128 * 2
     assert round(capacity.peak_bytes / logical, 2) == times
-    assert round(capacity.steady_bytes / logical, 2) == 1.02
+    assert round(capacity.steady_bytes / logical, 2) == steady_times
     for length in (1, 1000, 1024, 20000, 32768):
-        steady = sum(d * 10 * full.page_size_bytes for d in steady_blocks(pattern, length, limits))
+        blocks = sum(group.spec.steady_blocks(length, limits) for group in result.groups)
+        steady = blocks * result.ranks[0].config.bytes_per_block
         assert steady <= capacity.bytes_fixed + capacity.bytes_per_token * length
-
-
-def steady_blocks(pattern: list[KVCacheSpec], length: int, limits: RequestLimits) -> list[int]:
-    """One full group and six of windows."""
-    kinds = {spec.kind: spec for spec in pattern}
-    return [kinds[kind].steady_blocks(length, limits) for kind in ["full", *["sliding"] * 6]]
 
 
 def test_llama_2_13b_in_30_gib_matches_what_vllm_prints_and_what_is_usable() -> None:
@@ -536,7 +543,8 @@ def test_the_stage_plugin_is_the_pure_function() -> None:
     request = GroupingRequest(
         ranks=(tuple(layers(FULL, WINDOW)),), limits=LIMITS, memory=(400 * MIB,), rules=KVPIPE
     )
-    stage = HybridGrouping(HybridGrouping.Options(name="hybrid"))
+    options = shipped_option("grouping", "hybrid")
+    stage = HybridGrouping(HybridGrouping.Options(**options))
     assert stage.run(request) == plan(layers(FULL, WINDOW), LIMITS, 400 * MIB, compared=())
 
 

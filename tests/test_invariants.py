@@ -9,9 +9,9 @@ from collections import Counter
 from random import Random
 
 import pytest
-from fuzz.invariants import ALL, CHEAP, broken
+from fuzz.invariants import ALL, OF_EACH, broken
 from fuzz.minimise import shortest, smallest
-from fuzz.requests import at_random, planned
+from fuzz.requests import at_random, moved, planned
 
 MOVES = 20  # memories and lengths that are tried of each request: making one ready takes longer
 
@@ -34,43 +34,38 @@ ONCE_BROKEN = [
         "memory": 98_673_075,
         "length": 17,
     },
+    # the engine starts with 16 tokens and can never schedule them: longest_len said 16
+    {"model": "llama3_2_1b", "engine": "vllm_0_17", "memory": 467_599, "length": 1689},
     # no blocks at all are needed, and a byte of memory is
     {"model": "longformer", "memory": 1},
 ]
 
 
-def assert_holds(seed: Random, requests: int, invariants: tuple) -> Counter:
+def assert_holds(seed: Random, requests: int) -> Counter:
     """Every invariant on so many requests, each MOVES times; how many fit, do not, are wrong."""
     found: Counter = Counter()
     for _ in range(requests):
         settings = at_random(seed)
-        for _ in range(MOVES):
-            settings["memory"] = int(2 ** seed.uniform(18, 37))
-            settings["length"] = max(1, int(2 ** seed.uniform(0, 18)))
+        for move in range(MOVES):
+            settings |= moved(seed)
+            invariants = OF_EACH if move else ALL
             if broken(settings, invariants):
-                least = smallest(settings, lambda some: bool(broken(some, invariants)))
+                least = smallest(settings, lambda some: bool(broken(some, invariants)))  # noqa: B023
                 raise AssertionError(f"{least}: {broken(least, invariants)}")
             found[type(planned(settings)).__name__] += 1
     return found
 
 
-@pytest.mark.parametrize("seed", range(2, 4))
-def test_every_invariant_holds_for_two_hundred_requests(seed):
-    found = assert_holds(Random(seed), 5, CHEAP)
-    assert found["Plan"] and found["DoesNotFit"], found
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2, 6))
 def test_every_invariant_holds_for_two_thousand_requests(seed):
-    found = assert_holds(Random(seed), 25, CHEAP)
-    assert found["Plan"] > 50 and found["DoesNotFit"] > 50
+    found = assert_holds(Random(seed), 25)
+    assert found["Plan"] > 50 and found["DoesNotFit"] > 50, found
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(20))
 def test_every_invariant_holds_for_twenty_thousand_requests(seed):
-    assert_holds(Random(100 + seed), 50, ALL)
+    assert_holds(Random(100 + seed), 50)
 
 
 @pytest.mark.parametrize("settings", ONCE_BROKEN, ids=lambda s: s["model"])

@@ -70,6 +70,7 @@ def test_an_index_that_does_not_answer_is_said_in_a_line(
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    monkeypatch.setenv("PIP_RETRIES", "0")
     assert setup.main(["transformers"]) == 1
     out = capsys.readouterr().out
     assert "transformers: not made. " in out and "Traceback" not in out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ import yaml
 from model_facts import logical_bytes, models, recorded_layers, stored_layers
 
 from kvpipe.errors import ConfigError
+from kvpipe.front.words import words_to_overrides
 from kvpipe.models.base import ModelGeometry
+from kvpipe.models.config_file import config_file
 from kvpipe.models.preset import PLUGIN
+from kvpipe.models.reading import read_geometry
 from kvpipe.registry import Registry
 from kvpipe.specs.base import KVCacheSpec, SpecContext
 
@@ -55,6 +60,57 @@ def test_a_preset_stores_what_the_published_model_stores(name: str) -> None:
     assert model.num_layers == entry["num_layers"]
     if entry.get("max_position_embeddings"):
         assert model.context_length == entry["max_position_embeddings"]
+
+
+WITH_CONFIG = [name for name in PRESETS if section(name).get("config")]
+
+
+@pytest.mark.parametrize("name", WITH_CONFIG)
+def test_a_preset_is_what_the_published_config_it_came_from_says(name: str) -> None:
+    values = section(name)
+    preset, published = read(values), read_geometry(config_file(values["config"], values["name"]))
+    for field in fields(ModelGeometry):
+        if field.compare and field.name not in ("source", "notes"):
+            assert getattr(preset, field.name) == getattr(published, field.name), field.name
+    assert values["source"]
+
+
+UNITS = {"": 1, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def test_a_preset_has_as_many_parameters_as_its_publisher_counts() -> None:
+    """All digits where they are published; a rounded count ("235B") to three in a hundred."""
+    compared = 0
+    for name in WITH_CONFIG:
+        values = section(name)
+        if (said := values.get("published")) and (match := PUBLISHED.fullmatch(said)):
+            expected = float(match[1]) * UNITS[match[2]]
+            allowed = 0.03 if match[2] else 1e-7
+            assert abs(values["parameter_count"] / expected - 1) <= allowed, (name, said)
+            compared += 1
+    assert compared >= 100
+
+
+PUBLISHED = re.compile(r"([0-9.]+)([MBT]?)")
+
+
+def test_there_are_a_hundred_presets_from_a_published_config() -> None:
+    names = {section(name)["name"] for name in WITH_CONFIG}
+    assert len(names) == len(WITH_CONFIG) >= 100
+
+
+@pytest.mark.parametrize("name", WITH_CONFIG)
+def test_a_preset_is_found_by_its_names(name: str) -> None:
+    hub = section(name)["name"]
+    for said in (hub, hub.upper(), hub.rpartition("/")[2], hub.rpartition("/")[2].casefold()):
+        assert words_to_overrides([said]) == [f"model={name}"], said
+
+
+def test_other_weights_of_one_config_keep_their_name() -> None:
+    said = "Qwen/Qwen3-235B-A22B-Instruct-2507"
+    expected = ["model=qwen3_235b_a22b_thinking_2507", f"model.name='{said}'"]
+    assert words_to_overrides([said]) == expected
+    assert words_to_overrides(["qwen3-235b-a22b-instruct-2507"]) == expected[:1]
 
 
 def test_enough_presets_are_compared_with_certain_records() -> None:
@@ -204,7 +260,9 @@ def specs(model: ModelGeometry) -> list[KVCacheSpec]:
 def test_every_cache_of_a_preset_becomes_a_spec_that_two_ranks_can_share(name: str) -> None:
     for spec in specs(read(section(name))):
         assert spec.shard(1) == spec
-        assert spec.shard(2).page_size_bytes <= spec.page_size_bytes
+        heads = getattr(spec, "num_kv_heads", 2)
+        ranks = heads if heads > 1 and heads % 2 else 2  # five heads are split by five
+        assert spec.shard(ranks).page_size_bytes <= spec.page_size_bytes
 
 
 def test_groups_of_a_mamba_2_convolution_are_replicated_when_there_are_more_ranks() -> None:

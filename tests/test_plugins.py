@@ -14,10 +14,14 @@ from spec_mutants import mutant
 from spec_walk import first_problem, problems
 
 from kvpipe.errors import ConfigError
-from kvpipe.plugins import REGISTRIES, SPECS
+from kvpipe.front.prepared import prepared_request
+from kvpipe.plugins import REGISTRIES, SECTIONS, SPECS
 from kvpipe.registry import Registry
+from kvpipe.report.folded import unfolded
+from kvpipe.request.plain_yaml import load_yaml
 from kvpipe.specs.bounds import WindowConflict
 from kvpipe.specs.full import FullAttentionSpec
+from kvpipe.stages.grouping.base import Grouping
 
 PACKAGE = Path(__file__).parent / "plugin_package"
 
@@ -44,7 +48,7 @@ def test_an_installed_package_adds_a_stage_a_backend_a_layout_a_spec_and_their_y
     chosen += ["backend=kvx_counting", "attention=kvx_every_other", "model=tinyllama"]
     done = kvpipe(site, tmp_path, *chosen, "grouping.reserve_percent=75")
     assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
+    plan = unfolded(json.loads(done.stdout))
     assert plan["plan"]["ranks"][0]["size_bytes"] <= 16 * 2**20
     assert plan["backend"]["allocations"] == "1"
     assert plan["address_map"]["ranks"][0]["layers"][0]["layout"] == "kvx_flash"
@@ -66,6 +70,23 @@ def test_an_installed_package_adds_a_trace(site, tmp_path):
     done = kvpipe(site, tmp_path, *chosen, "trace.prompt_tokens=33")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["counts"]["finished"] == 2
+
+
+def test_an_installed_package_adds_a_model_family_and_is_held_to_the_bytes(site, tmp_path):
+    sizes = {"depth": 6, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"vocab_size": 100, "intermediate_size": 96, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "kvx_alternating", "torch_dtype": "bfloat16", **sizes})
+    )
+    done = kvpipe(site, tmp_path, "model=hf", f"model.path={tmp_path}", "device=h100_80gb")
+    assert done.returncode == 0, done.stderr
+    plan = unfolded(json.loads(done.stdout))
+    (group,) = plan["plan"]["ranks"][0]["groups"]
+    assert len(group["layers"]) == 3
+    # q, k, v, o of 64 x (64 + 32 + 32 + 64); MLPs of 3 x 64 x 96; a norm a layer and one at the end
+    by_hand = 3 * 64 * 192 + 3 * 3 * 64 * 96 + 7 * 64 + 2 * 100 * 64
+    (weights,) = [m for m in plan["memory"]["ranks"][0]["charged"] if m["name"] == "weights"]
+    assert weights["num_bytes"] == 2 * by_hand
 
 
 def test_an_installed_package_adds_a_command_with_json_files_sweeps_and_help(site, tmp_path):
@@ -118,6 +139,7 @@ def test_a_bound_of_theirs_is_remembered_by_the_full_layers_that_it_joins(instal
         full.merge([replace(spec, dilation=3).promoted()])
 
 
+@pytest.mark.full
 def test_a_misspelt_option_of_theirs_is_found_like_one_of_ours(site, tmp_path):
     done = kvpipe(site, tmp_path, "grouping=kvx_reserve", "grouping.reserve_percnt=75")
     assert done.returncode == 2 and json.loads(done.stdout)["status"] == "wrong_request"
@@ -127,6 +149,7 @@ def test_a_misspelt_option_of_theirs_is_found_like_one_of_ours(site, tmp_path):
     assert "grouping.reserve_percent: expected less than 100, got 100" in done.stderr
 
 
+@pytest.mark.full
 def test_their_choices_are_in_the_help(site, tmp_path):
     out = kvpipe(site, tmp_path, "--help", "all").stdout
     assert "kvx_reserve" in out and "kvx_counting" in out
@@ -140,9 +163,19 @@ def test_an_unknown_name_lists_the_valid_ones():
 def test_every_plugin_has_its_option_file_and_every_option_file_its_plugin():
     conf = Path(__file__).parents[1] / "conf"
     for section, registry in REGISTRIES.items():
-        files = {path.stem for path in (conf / section).glob("*.yaml")}
-        if section != "model":  # many presets, two readers
-            assert set(registry.names()) == files, section
+        files = (conf / section).glob("*.yaml")
+        named = {
+            load_yaml(path.read_text(encoding="utf-8")).get(SECTIONS[section]) for path in files
+        }
+        assert set(registry.names()) == named - {None}, section
+
+
+def test_a_plugin_that_makes_another_kind_of_thing_is_told_by_name():
+    asked = ["model=tinyllama", "cache.kv_cache_memory_bytes=64MiB"]
+    grouping = prepared_request(asked).prepared.config.plugins["grouping"]
+    assert isinstance(grouping.make(Grouping), Grouping)
+    with pytest.raises(ConfigError, match=r"grouping\.name: .*'hybrid', which makes a str"):
+        replace(grouping, plugin=lambda options: "a string").make(Grouping)
 
 
 def test_a_name_that_is_taken_twice_is_an_error(monkeypatch):

@@ -29,7 +29,7 @@ from report_runs import (
 )
 
 from kvpipe.answers.plan_hints import plan_hints
-from kvpipe.cache.plan import EngineCapacity, Plan
+from kvpipe.cache.plan import EngineCapacity, Plan, SlotFacts
 from kvpipe.commands.run import Run, answer_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem
 from kvpipe.files.atomic import write_atomic
@@ -40,6 +40,7 @@ from kvpipe.report.base import Report
 from kvpipe.report.derived_notes import advice
 from kvpipe.report.document import plan_document
 from kvpipe.report.engine_lines import difference
+from kvpipe.report.folded import unfolded
 from kvpipe.report.full import FullReport
 from kvpipe.report.json_ import JsonReport, dumps, failure_document
 from kvpipe.report.none import NoReport
@@ -58,6 +59,13 @@ ROOT = Path(__file__).parents[1]
 LLAMA = plan_of(layers_of((full(), 32)), (GIB,), length=8176)
 GEMMA = plan_of(
     layers_of((sliding(1024), 52), (full(), 10)), (50 * GIB,), length=32768, in_flight=8192
+)
+SLOTS = SlotFacts(
+    rule="equal slots",
+    never_worse_than=("vllm_0_17", "vllm_0_33"),
+    prefix_grain=80,
+    bound_bytes=3 * GIB,
+    compared=(("vllm_0_33", 7, 4 * GIB),),
 )
 WINDOW = plan_of(layers_of((sliding(4096), 32)), (GIB,), length=131072)
 HYBRID = plan_of(layers_of((full(64), 5), (mamba(), 23)), (50 * GIB, 60 * GIB), length=32001)
@@ -463,9 +471,9 @@ def json_report() -> JsonReport:
 @pytest.mark.parametrize("plan", [LLAMA, GEMMA, HYBRID], ids=["llama", "gemma", "hybrid"])
 def test_json_is_one_document_and_equals_plan_json(plan) -> None:
     report = report_of(plan)
-    written = json.loads(shown(json_report(), report))
+    written = unfolded(json.loads(shown(json_report(), report)))
     assert written == json.loads(dumps(plan_document(report)))
-    assert written["status"] == "fits" and written["schema_version"] == 1
+    assert written["status"] == "fits" and written["schema_version"] == 2
     rank = written["plan"]["ranks"][0]
     config = plan.ranks[0].config
     assert rank["size_bytes"] == config.size_bytes == sum(t["size_bytes"] for t in rank["tensors"])
@@ -563,7 +571,7 @@ def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real()
                 job="0",
             )
         )
-        for plan in (LLAMA, GEMMA, HYBRID)
+        for plan in (LLAMA, replace(GEMMA, slots=SLOTS), HYBRID)
     ]
     documents.append(failure_document(DoesNotFit("x", needed_bytes=(1,))))
     documents.append(failure_document(ConfigError(Problem("a", "b", "c"))))

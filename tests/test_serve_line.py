@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from case_requests import prepared_case
 
 from kvpipe.answers.serve_line import line_of
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.serve import FLAGS, read_serve_line, serve_line
 from kvpipe.errors import ConfigError
-from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Result, execute
 
 CONF = Path(__file__).parent / "cases" / "conf"
@@ -40,7 +40,7 @@ RUNS = (
 
 
 def run(overrides: list[str]) -> Result:
-    return execute(prepared_request(overrides, config_dir=str(CONF)).prepared)
+    return execute(prepared_case(overrides))
 
 
 def essence(plan: Plan) -> tuple[object, ...]:

@@ -38,6 +38,7 @@ def test_a_sweep_ends_in_one_table_and_one_csv(capsys, folder):
     assert not (folder / "multirun").exists()
 
 
+@pytest.mark.full
 def test_joblib_gives_the_same_table(capsys, folder, tmp_path_factory, monkeypatch):
     assert run(FOUR) == 0
     here = rows(folder)

@@ -8,8 +8,8 @@ from kvpipe.errors import ConfigError
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import flags_to_words, words_to_overrides
 from kvpipe.request.confdir import CONF_DIR
-from kvpipe.request.nicknames import option_named
-from kvpipe.request.quantities import parse_length, parse_size
+from kvpipe.request.nicknames import hub_name_is_shipped, option_named
+from kvpipe.text.quantities import parse_length, parse_size
 
 
 def meant(line: str) -> list[str]:
@@ -66,7 +66,8 @@ def test_every_option_file_is_found_by_its_own_name_and_no_name_means_two(group:
         assert option_named(group, path.stem.replace("_", "-").upper()) == path.stem
         head = [line for line in path.read_text().splitlines() if line.startswith("# also:")]
         for name in (name for line in head for name in line.removeprefix("# also:").split(",")):
-            assert option_named(group, name.strip()) == path.stem
+            assert option_named(group, name.strip().rpartition("/")[2]) == path.stem
+            assert "/" not in name or hub_name_is_shipped(name.strip()) == path.stem
         if group == "model" and (
             names := [
                 line.split()[1]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import gcd
 from typing import Any
 
+from kvpipe.answers.regroupings import regroupings
 from kvpipe.answers.remedies import PLENTY, advice, changed, fits, ways_out
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.errors import KvpipeError
@@ -37,6 +38,7 @@ def advise(result: Result) -> Iterator[Note]:
     yield from _windows(result, cap)
     yield from _copies(result, cap)
     yield from _lowered(result)
+    yield from regroupings(result)
 
 
 def replan(prepared: Prepared, memory: tuple[int, ...], changes: Mapping[str, Any]) -> Plan:
@@ -63,7 +65,7 @@ def _group_size(result: Result) -> Iterator[Note]:
     """Few layers of one kind set the size of all groups; draft layers most of all."""
     if not result.plan.padding:
         return
-    buckets = _buckets(result.plan)
+    buckets = _layers_by_spec(result.plan)
     fewest = min(buckets, key=lambda spec: len(buckets[spec]))
     drafting = _draft_names(result)
     is_draft = bool(drafting) and set(buckets[fewest]) <= drafting
@@ -128,7 +130,7 @@ def _recommending(prepared: Prepared, text: str, tries: Iterable[Tried]) -> Iter
     )
 
 
-def _buckets(plan: Plan) -> dict[KVCacheSpec, list[str]]:
+def _layers_by_spec(plan: Plan) -> dict[KVCacheSpec, list[str]]:
     """Layers by the spec of their groups, over all ranks."""
     found: dict[KVCacheSpec, dict[str, None]] = {}
     for rank in plan.ranks:

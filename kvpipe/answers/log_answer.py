@@ -18,6 +18,7 @@ from kvpipe.answers.log_comparison import (
     reproduce,
 )
 from kvpipe.answers.log_readings import Reading, readings
+from kvpipe.engines.base import Engine
 from kvpipe.engines.versions import DISTINCT, parse_version, rules_of
 from kvpipe.errors import KvpipeError
 from kvpipe.logs.engine_log import EngineLog
@@ -95,7 +96,7 @@ def _compared(
 def _versions(prepared: Prepared, log: EngineLog) -> tuple[str, ...]:
     """The release that the log names, else the one that the user does, else one of each set of
     rules."""
-    for named in (log.version or "", prepared.config.plugins["engine"].make().version):
+    for named in (log.version or "", prepared.config.plugins["engine"].make(Engine).rules.version):
         try:
             return (".".join(map(str, parse_version(_three_parts(named)))),)
         except ValueError:

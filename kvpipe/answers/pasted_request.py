@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from kvpipe.engines.pasted import Pasted, read_pasted
@@ -19,10 +18,11 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.logs.engine_log import EngineLog
 from kvpipe.logs.lines import encoding_of, open_log
 from kvpipe.logs.reading import NO_FIGURES, read_file
+from kvpipe.models.config_file import has_config
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.request.nicknames import hub_name_is_shipped, option_named
-from kvpipe.request.quantities import parse_size
+from kvpipe.text.quantities import parse_size
 
 HEAD = 2**17  # bytes of the file in which a command line is looked for
 NEAR = 0.012  # share by which a card's printed memory differs from the shipped figure
@@ -139,7 +139,7 @@ def _model(
     for name in filter(None, names):
         if preset := _preset(name):
             return shipped_option("model", preset)
-        if (Path(name) / "config.json").is_file():
+        if has_config(name):
             return {**shipped_option("model", "hf"), "path": name}
     got = f"'{next(filter(None, names))}'" if any(names) else "none that the file names"
     knob = "say model=<preset>, a folder or org/name after the file"

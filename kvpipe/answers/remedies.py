@@ -13,6 +13,7 @@ from math import ceil
 from typing import Any
 
 from kvpipe.cache.plan import Plan
+from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
@@ -134,7 +135,7 @@ def _length(prepared: Prepared, promise: Promise) -> Advice | None:
 def _longer(prepared: Prepared, promise: Promise) -> Advice | None:
     """Old releases hold a whole prompt in a step, up to a length from which on they cut prompts:
     what fits is not monotonic there."""
-    version = prepared.config.plugins["engine"].make().version
+    version = prepared.config.plugins["engine"].make(Engine).rules.version
     beyond = chunked_beyond(version) if version else 0
     asked = prepared.resolved.limits.max_model_len
     longer = beyond + 1

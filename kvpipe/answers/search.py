@@ -20,9 +20,9 @@ from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.request.config import Count
-from kvpipe.request.quantities import Tokens
 from kvpipe.request.schema import check_section
 from kvpipe.text.figures import count, size
+from kvpipe.text.quantities import Tokens
 
 TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 PLENTY = 2**50  # bytes
@@ -40,12 +40,15 @@ class Want(BaseModel):
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """question: what was searched for. answer: "" where nothing does it. limit: what stands in the
-    way of less, or of doing it at all. setting: as one would write it ("" where there is none)."""
+    way of less, or of doing it at all. setting: as one would write it ("" where there is none).
+    value, unit: the answer as a number (or a name), for programs; null where there is none."""
 
     question: str
     answer: str
     limit: str
     setting: str = ""
+    value: int | float | bool | str | None = None
+    unit: str = ""
 
 
 def read_want(raw: Any, prepared: Prepared) -> Want:
@@ -147,6 +150,8 @@ class Search:
             answer=f"{size(num_bytes)} ({count(blocks, 'block')})",
             limit="all requests decode while one reads its prompt",
             setting=self._bytes_that_fit(num_bytes),
+            value=num_bytes,
+            unit="bytes",
         )
 
     def _bytes_that_fit(self, num_bytes: int) -> str:
@@ -159,7 +164,9 @@ class Search:
         device, parallel = self.prepared.resolved.device, self.prepared.resolved.parallel
         what = f"{device.name}, TP {parallel.tp}, PP {parallel.pp}"
         answer = f"{what}: {'fits' if not missing else 'does not fit'}"
-        return Finding(question="as asked", answer=answer, limit=missing)
+        return Finding(
+            question="as asked", answer=answer, limit=missing, value=not missing, unit="serves"
+        )
 
     def utilization(self) -> Finding:
         """Hundredths of the card."""
@@ -171,7 +178,14 @@ class Search:
             return Finding(question=question, answer="", limit=self.missing({key: 1.0}))
         limit = self.missing({key: (least - 1) / 100}) if least > 1 else ""
         answer = f"{least / 100:.2f}"
-        return Finding(question=question, answer=answer, limit=limit, setting=f"{key}={answer}")
+        return Finding(
+            question=question,
+            answer=answer,
+            limit=limit,
+            setting=f"{key}={answer}",
+            value=least / 100,
+            unit="share of the device",
+        )
 
     def tensor_parallel(self) -> Finding:
         question, key = "smallest tensor parallel size", "parallel.tensor_parallel_size"
@@ -179,8 +193,14 @@ class Search:
         for tp in TENSOR_PARALLEL:
             missing = self.missing({key: tp})
             if not missing:
-                setting = f"{key}={tp}"
-                return Finding(question=question, answer=f"{tp}", limit=limit, setting=setting)
+                return Finding(
+                    question=question,
+                    answer=f"{tp}",
+                    limit=limit,
+                    setting=f"{key}={tp}",
+                    value=tp,
+                    unit="ranks",
+                )
             limit = f"TP {tp}: {missing}"
         return Finding(question=question, answer="", limit=limit)
 
@@ -191,7 +211,12 @@ class Search:
             missing = self.missing({"device": option})
             if not missing:
                 return Finding(
-                    question=question, answer=name, limit=limit, setting=f"device={name}"
+                    question=question,
+                    answer=name,
+                    limit=limit,
+                    setting=f"device={name}",
+                    value=name,
+                    unit="device",
                 )
             limit = f"{name}: {missing}"
         return Finding(question=question, answer="", limit=limit)
@@ -210,7 +235,14 @@ class Search:
         if most is None:
             return Finding(question=question, answer="", limit=self.missing({key: 1}, requests=1))
         limit = self.missing({key: most + 1}, requests=most + 1)
-        return Finding(question=question, answer=f"{most:,}", limit=limit, setting=f"{key}={most}")
+        return Finding(
+            question=question,
+            answer=f"{most:,}",
+            limit=limit,
+            setting=f"{key}={most}",
+            value=most,
+            unit="requests",
+        )
 
     def longest(self) -> Finding:
         context = self.prepared.resolved.model.context_length
@@ -223,8 +255,14 @@ class Search:
             if most == context
             else self.missing({}, length=most + 1)
         )
-        setting = f"scheduler.max_model_len={most}"
-        return Finding(question=question, answer=count(most, "token"), limit=limit, setting=setting)
+        return Finding(
+            question=question,
+            answer=count(most, "token"),
+            limit=limit,
+            setting=f"scheduler.max_model_len={most}",
+            value=most,
+            unit="tokens",
+        )
 
 
 def blocks_for(plan: Plan, requests: int) -> int:
@@ -264,7 +302,7 @@ def _memory(prepared: Prepared) -> tuple[int, ...]:
 
 def _devices() -> list[tuple[str, dict[str, Any]]]:
     """Shipped accelerators, the one with the least memory first."""
-    from kvpipe.request.quantities import parse_size
+    from kvpipe.text.quantities import parse_size
 
     names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
     options = {name: shipped_option("device", name) for name in sorted(names)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.arguments import OLDEST_BFLOAT16, Arguments, refused_arguments
+from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.engines.serve import has_flag, serve_line
 from kvpipe.engines.versions import NEWEST, parse_version
 from kvpipe.pipeline import Prepared, Result
 from kvpipe.request.config import RunConfig
-from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec
+from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.validation.base import ResolvedRun
 
 _WORDS = {"fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "fp8_ds_mla": "fp8_ds_mla"}
@@ -25,7 +26,9 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
     config, resolved = prepared.config, prepared.resolved
     if plan.capacity is None or _is_what_if(config) or _cannot_load(resolved):
         return ""
-    rules = config.plugins["engine"].make()
+    if resolved.model.is_converted and not resolved.model.load_as:
+        return ""  # the checkpoint that this plan is for has another name
+    rules = config.plugins["engine"].make(Engine).rules
     version = rules.version or ".".join(map(str, NEWEST))
     keeps_states = config.cache.mamba_cache_mode != "none" and _has_states(resolved)
     if keeps_states and not has_flag("--mamba-cache-mode", parse_version(version)):
@@ -63,8 +66,7 @@ def _is_chunked(plan: Plan, version: str) -> bool:
 def _cannot_load(resolved: ResolvedRun) -> bool:
     """On a CPU: more weights than memory. (On a GPU the weights are charged, and do not fit.)"""
     model, device, parallel = resolved.model, resolved.device, resolved.parallel
-    served = DTYPE_BYTES[resolved.served_dtype]
-    weights = model.weight_bytes or (model.parameter_count or 0) * served
+    weights = model.bytes_of_weights(resolved.served_dtype)
     return device.type == "cpu" and weights > device.total_bytes * parallel.tp * parallel.pp
 
 
@@ -89,6 +91,7 @@ def _settings(
     override = cache.num_gpu_blocks_override
     return {
         "model.dtype": _dtype(config, resolved),
+        "weights": resolved.model.load_as or None,
         "parallel.tensor_parallel_size": parallel.tp,
         "parallel.pipeline_parallel_size": parallel.pp if parallel.pp > 1 else None,
         "parallel.pipeline_partition": config.parallel.pipeline_partition,

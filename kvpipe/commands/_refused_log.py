@@ -13,12 +13,13 @@ from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.document import SCHEMA, SCHEMA_VERSION, plain
 from kvpipe.report.log_section import log_section
+from kvpipe.stages.profiling.base import Profiling
 from kvpipe.text.lines import Line, Section, lay_out
 
 
 def answer_of_refusal(prepared: Prepared, error: KvpipeError, job: str | None) -> Answer | None:
     """None where there is no such log, or its figures are not reproduced: then the error stands."""
-    plugin = prepared.config.plugins["profiling"].make()
+    plugin = prepared.config.plugins["profiling"].make(Profiling)
     read = getattr(plugin, "log", None)
     if read is None or not isinstance(error, DoesNotFit):
         return None

@@ -10,6 +10,7 @@ from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
 from kvpipe.report.base import Answer
+from kvpipe.report.identity import identity
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import Line
 
@@ -43,7 +44,7 @@ class Replay(Command):
         )
         resolved = prepared.resolved
         heading = f"{resolved.model.name} on {resolved.device.name}"
-        document = result.to_json()
+        document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
         return Answer(
             status="fits",
             exit_code=0,

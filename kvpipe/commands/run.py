@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from kvpipe.cache.plan import Plan
-from kvpipe.commands.base import Command
+from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared, execute
 from kvpipe.report.base import Answer
 from kvpipe.report.contents import contents
 from kvpipe.report.document import plan_document
 from kvpipe.report.first_screen import VERDICT_STYLES, first_screen
+from kvpipe.report.folded import folded
 from kvpipe.report.memory_map import memory_map
 from kvpipe.report.of_run import report_input
 from kvpipe.report.run_input import ReportInput
@@ -38,6 +39,12 @@ def _waste(row: Mapping[str, Any]) -> str:
 
 
 class Run(Command):
+    class Options(CommandOptions):
+        """document: "folded" writes what repeats once (report/folded.py), "full" every layer of
+        every rank."""
+
+        document: Literal["folded", "full"]
+
     summary = "Does it fit, how many requests, what is wasted: planned, allocated, bound, proved"
     example = "kvpipe run model=llama3_70b device=h200 parallel=tp2"
     columns = (
@@ -55,6 +62,10 @@ class Run(Command):
     files = ("plan.json", "memory_map.svg")
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
+        from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
+
+        if engine := planned_engine(prepared):
+            return answer_of_engine(prepared, engine, job)
         try:
             result = execute(prepared)
         except DoesNotFit as error:
@@ -68,7 +79,7 @@ class Run(Command):
             from kvpipe.answers.remedies import advised
 
             raise advised(prepared, error) from error
-        answer = answer_of(report_input(result, job))
+        answer = answer_of(report_input(result, job), full=self.options.document == "full")
         if answer.status != "does_not_fit" or job is not None:
             return answer
         from kvpipe.answers.remedies import ways_line
@@ -78,8 +89,8 @@ class Run(Command):
         return replace(answer, complaints=(*answer.complaints, line), document=document)
 
 
-def answer_of(report: ReportInput) -> Answer:
-    """What a finished run answers."""
+def answer_of(report: ReportInput, *, full: bool = False) -> Answer:
+    """What a finished run answers. full: a document in which nothing is folded."""
     document = plan_document(report)
     status, exit_code, complaints = _verdict(report)
     return Answer(
@@ -89,7 +100,7 @@ def answer_of(report: ReportInput) -> Answer:
         lines=partial(lay_out, contents(report)),
         screen=partial(first_screen, report) if report.log is None else None,  # its terms matter
         verdict=_verdict_line(report),
-        document=document,
+        document=document if full else folded(document),
         pictures={"memory_map.svg": memory_map(document)},
         fields={} if status == "failed" else summary(document),
     )

@@ -74,7 +74,7 @@ def _of_line(line: str) -> Iterator[list[str]]:
     if start >= 0 and ('"vllm"' in line or '"serve"' in line or '"--' in line):
         try:
             array = json.loads(line[start : line.rindex("]") + 1])
-        except ValueError:
+        except (ValueError, RecursionError):
             array = None
         if isinstance(array, list) and all(isinstance(word, str) for word in array):
             yield array
@@ -117,7 +117,7 @@ def _read(words: list[str], partition: str | None) -> Pasted:
     unknown: list[str] = []
     model: str | None = None
     if partition:
-        settings["parallel.pipeline_partition"] = [int(n) for n in partition.split(",") if n]
+        settings["parallel.pipeline_partition"] = [_value(n) for n in partition.split(",") if n]
     rest = iter(words)
     for word in rest:
         if word in ("&&", "|", ";", "&", ">", ">>", "2>&1"):

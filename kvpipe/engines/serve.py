@@ -27,6 +27,7 @@ class Flag:
 
 FLAGS: tuple[Flag, ...] = (
     Flag(name="--dtype", key="model.dtype"),
+    Flag(name="--quantization", key="weights"),
     Flag(name="--tensor-parallel-size", key="parallel.tensor_parallel_size"),
     Flag(name="--pipeline-parallel-size", key="parallel.pipeline_parallel_size"),
     Flag(

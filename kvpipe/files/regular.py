@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import stat
+from errno import EINVAL
 from pathlib import Path
+from typing import BinaryIO
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -16,7 +19,21 @@ _KINDS = (
 
 def not_regular(path: Path) -> str:
     """What it is in words; "" for a regular file. OSError where nothing is there."""
-    mode = path.stat().st_mode
+    return kind_of(path.stat().st_mode)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file, to be read. OSError, whose words are what stands there, where it is none: nothing
+    is waited for, whatever takes its place meanwhile."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if kind := kind_of(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(EINVAL, kind, str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def kind_of(mode: int) -> str:
+    """What a file of that mode is in words; "" for a regular one."""
     if stat.S_ISREG(mode):
         return ""
     return next((word for test, word in _KINDS if test(mode)), "no regular file")

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO
+from typing import BinaryIO
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.named import named
+from kvpipe.files.regular import kind_of
+
+MOST_BYTES = 2**34
+_BLOCK = 2**20
 
 
 @contextmanager
 def kept_standard_input(path: str) -> Iterator[str]:
-    """The path itself, or that of a temporary file with all of standard input."""
+    """The path itself, or that of a temporary file with all of standard input. ConfigError where
+    that is a terminal or a device, or has no end within MOST_BYTES."""
     if path != "-":
         yield path
         return
     if sys.stdin is None or sys.stdin.isatty():
-        raise ConfigError(Problem("command.path", "something piped into -", "a terminal"))
+        raise _refused("a terminal")
+    kind = kind_of(os.fstat(sys.stdin.fileno()).st_mode)
+    if kind == "a device":
+        raise _refused(kind)
     with _kept(sys.stdin.buffer) as name:
         yield name
 
@@ -34,11 +43,25 @@ def kept_text(text: str) -> Iterator[str]:
 
 
 @contextmanager
-def _kept(content: IO[bytes]) -> Iterator[str]:
+def _kept(content: BinaryIO) -> Iterator[str]:
     with NamedTemporaryFile(prefix="kvpipe-", suffix=".log", delete=False) as kept:
-        name = kept.name
-        shutil.copyfileobj(content, kept)
-    try:
-        yield name
-    finally:
-        Path(name).unlink(missing_ok=True)
+        try:
+            with named(kept.name):
+                _copy(content, kept)  # type: ignore[arg-type]
+                kept.close()
+            yield kept.name
+        finally:
+            Path(kept.name).unlink(missing_ok=True)
+
+
+def _copy(source: BinaryIO, to: BinaryIO) -> None:
+    size = 0
+    while block := source.read(_BLOCK):
+        size += len(block)
+        if size > MOST_BYTES:
+            raise _refused(f"more than {MOST_BYTES:,} bytes")
+        to.write(block)
+
+
+def _refused(got: str) -> ConfigError:
+    return ConfigError(Problem("command.path", "something that ends, piped into -", got))

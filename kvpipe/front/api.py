@@ -10,10 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
+from kvpipe.commands.base import Command
 from kvpipe.files.atomic import write_atomic
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import words_to_overrides
-from kvpipe.models.base import ModelGeometry
+from kvpipe.models.base import ModelGeometry, ModelReader
 from kvpipe.pipeline import Result, execute
 from kvpipe.report.base import Answer
 
@@ -66,7 +67,8 @@ class RunResult(Telling, Result):
         from kvpipe.commands.run import answer_of
         from kvpipe.report.of_run import report_input
 
-        return answer_of(report_input(self))
+        options = self.prepared.config.plugins["command"].options
+        return answer_of(report_input(self), full=getattr(options, "document", "") == "full")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +111,14 @@ def read_model(said: str) -> ModelGeometry:
     """
     overrides = words_to_overrides([said])
     config = prepared_request([*overrides, "device=h200", "backend=meta"]).prepared.config
-    geometry: ModelGeometry = config.plugins["model"].make().read()
+    geometry = config.plugins["model"].make(ModelReader).read()
     return geometry
 
 
 def _command(name: str, overrides: Sequence[str], config_dir: str | None) -> CommandResult:
     words = words_to_overrides([name, *_listed(overrides)])
     prepared = prepared_request(words, config_dir=config_dir).prepared
-    command = prepared.config.plugins["command"].make()
+    command = prepared.config.plugins["command"].make(Command)
     return CommandResult(answer=command.run(prepared, None), document_file=command.files[0])
 
 

@@ -18,7 +18,7 @@ from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.files.atomic import write_atomic
 from kvpipe.files.named import in_words, named
 from kvpipe.pipeline import Prepared
-from kvpipe.report.base import Answer
+from kvpipe.report.base import Answer, Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,8 @@ def run_job(
     make_folder is called once there is something to write: a request that turns out to be wrong
     raises ConfigError before that, and leaves nothing.
     """
-    report = prepared.config.plugins["report"].make()
-    command: Command = prepared.config.plugins["command"].make()
+    report = prepared.config.plugins["report"].make(Report)
+    command = prepared.config.plugins["command"].make(Command)
     try:
         answer = command.run(prepared, job)
     except ConfigError:
@@ -72,7 +72,7 @@ def run_job(
 
 def run_beside(prepared: Prepared) -> Outcome:
     """A process that is not the first of several: the same stages; no report and no files."""
-    return _outcome(prepared.config.plugins["command"].make().run(prepared, None))
+    return _outcome(prepared.config.plugins["command"].make(Command).run(prepared, None))
 
 
 def _outcome(answer: Answer) -> Outcome:

@@ -124,7 +124,7 @@ def _help(arguments: Sequence[str]) -> int:
     from kvpipe.front.help import help_lines
     from kvpipe.plugins import COMMANDS
     from kvpipe.report.text import write_lines
-    from kvpipe.text.width import terminal_width
+    from kvpipe.text.lines import terminal_width
 
     named = [word for word in arguments if word in COMMANDS]
     write_lines(help_lines(named[0] if named else None, terminal_width()), sys.stdout)

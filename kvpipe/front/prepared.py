@@ -12,7 +12,7 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.confdir import CONFIG_NAME
 from kvpipe.request.plain_yaml import dump_yaml
-from kvpipe.request.quick import quick_compose, quick_folder
+from kvpipe.request.quick import quick_choices, quick_compose, quick_folder
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -45,31 +45,40 @@ def prepared_request(
     """ConfigError with the problems of composing, of shape and type, and across fields."""
     if config_dir is None and config_path is None and config_name == CONFIG_NAME:
         raw = quick_compose(overrides)
-        if raw is not None and (quick := _quickly(raw, overrides)):
-            return quick
+        if raw is not None:
+            return _quickly(raw, overrides)
     from kvpipe.request.compose import compose_request, configuration
 
     with configuration(config_dir, config_path):
         composed = compose_request(overrides, config_name)
-        problems: list[Problem] = list(composed.problems)
-        try:
-            prepared = prepared_values(composed.raw, overrides)
-        except ConfigError:
-            try:
-                prepare(composed.raw, composed.fallback())
-            except ConfigError as error:
-                problems += error.problems
-    if problems:
-        raise ConfigError(dict.fromkeys(problems))
-    return _of_hydra(prepared, composed.config)
+        prepared = _checked(composed.raw, overrides, composed.problems, composed.fallback)
+        return _of_hydra(prepared, composed.config)
 
 
-def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest | None:
-    """None where something is wrong: Hydra finds every mistake."""
+def _checked(
+    raw: Mapping[str, Any],
+    overrides: Sequence[str],
+    problems: Sequence[Problem],
+    fallback: Callable[[], Mapping[str, Any] | None],
+) -> Prepared:
+    """ConfigError with `problems`, met while composing, and those of the values; the fallback's
+    stand in for wrong ones so that later checks can still run."""
     try:
         prepared = prepared_values(raw, overrides)
-    except ConfigError:
-        return None
+    except ConfigError as error:
+        found = error.problems
+        try:
+            prepare(raw, fallback())
+        except ConfigError as all_of_them:
+            found = all_of_them.problems
+        raise ConfigError(dict.fromkeys([*problems, *found])) from None
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+    return prepared
+
+
+def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest:
+    prepared = _checked(raw, overrides, (), lambda: quick_choices(overrides))
     return PreparedRequest(
         prepared=prepared, config=lambda: dump_yaml(raw), wanted_folder=quick_folder
     )

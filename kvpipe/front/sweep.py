@@ -278,7 +278,7 @@ def _json_line(folder: Path, row: dict[str, Any], command: type[Command]) -> str
     try:
         text = (folder / number / command.files[0]).read_text(encoding="utf-8")
         document = json.loads(text)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         errors = row.get("errors", [row["error"]])
         document = short_document(row["status"], row["exit_code"], errors, number)
     return json.dumps(document)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,9 @@ from kvpipe import __version__
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.atomic import write_atomic
 from kvpipe.files.folders import new_folder
+from kvpipe.files.regular import open_regular
 
+_LONGEST = 2**28  # bytes of a list of jobs
 _FINAL = ("fits", "does_not_fit", "wrong_request")  # run again, a job would say the same
 
 
@@ -37,13 +40,18 @@ def sweep_folder(wanted: Path, jobs: Sequence[Sequence[str]]) -> Iterator[Path]:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """The lock ends with the process that has it, however that ends."""
-    with open(folder / ".lock", "a") as lock:
+    with open(folder / ".lock", "a", opener=_at_once) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             wanted = "the folder of a sweep that no other process is running"
             raise ConfigError(Problem("hydra.sweep.dir", wanted, f"'{folder}'")) from error
         yield
+
+
+def _at_once(path: str, flags: int) -> int:
+    """A FIFO or a link that somebody put there is refused, not waited for or followed."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
 
 
 def pending(folder: Path, jobs: Sequence[Sequence[str]]) -> list[int]:
@@ -64,13 +72,14 @@ def row_of_job(folder: Path, number: int, overrides: Sequence[str]) -> dict[str,
 def _result(folder: Path, number: int) -> dict[str, Any] | None:
     try:
         found = json.loads(_text(folder / str(number) / "result.json"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            return file.read(_LONGEST).decode("utf-8")
     except (OSError, ValueError):
         return ""

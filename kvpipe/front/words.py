@@ -16,18 +16,20 @@ from collections.abc import Iterator, Sequence
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.front.pasted_words import pasted_to_one_word
 from kvpipe.plugins import COMMANDS
-from kvpipe.request.nicknames import hub_name_is_shipped, option_named
+from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, option_named
 
 FLAGS = {
     "--on": "device",
     "--context": "scheduler.max_model_len",
     "--kv": "cache.cache_dtype",
+    "--weights": "weights",
     "--users": "want.requests",
 }
 SHORT_KEYS = {
     "tp": "parallel.tensor_parallel_size",
     "pp": "parallel.pipeline_parallel_size",
     "dp": "parallel.data_parallel_size",
+    "engines": "command.engines",
 }
 _TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
 _COUNTED = re.compile(r"([0-9]{1,4}) ?[x*] ?(.+)", re.IGNORECASE)
@@ -89,7 +91,8 @@ def _model(word: str) -> list[str]:
     """`llama-3.1-70b`, `org/name`, a folder or a file: what is served."""
     is_file = word.endswith(_FILES) or os.path.isdir(word)
     if not is_file and (shipped := _shipped(word)):
-        return [f"model={shipped}"]
+        other = "/" in word and not is_name_of(shipped, word)
+        return [f"model={shipped}", *([f"model.name={_quoted(word)}"] if other else [])]
     if is_file or "/" in word:
         from kvpipe.models.config_file import is_path
 

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from kvpipe.layouts.base import Layout, LayoutOptions
+from kvpipe.layouts.base import Layout, LayoutChoice
+from kvpipe.layouts.flash_attn import FlashAttn
+from kvpipe.layouts.kv_packed import KVPacked
+from kvpipe.layouts.mla import MLA
 
 # K and V, latent rows, packed contents. States need no layout: they lie in their page as they are.
-CANDIDATES = ("flash_attn", "mla", "kv_packed")
-# Layouts that keep a token's content together, which is all that a lettered placement moves.
-MOVABLE = ("kv_packed", "mla")
+CANDIDATES: tuple[type[Layout], ...] = (FlashAttn, MLA, KVPacked)
 
 
-class AutoLayout:
-    Options = LayoutOptions
-    name = "auto"
-
-    def __init__(self, options: LayoutOptions | None = None) -> None:
-        self.options = options
-
-
-def candidates(name: str, movable: bool = False) -> tuple[Layout, ...]:
-    """The layouts that `layout=<name>` may give a layer, in order of preference. movable: for a
-    placement that fixes heads and tokens too."""
-    from kvpipe.plugins import REGISTRIES
-
-    names = (name,) if name != "auto" else MOVABLE if movable else CANDIDATES
-    return tuple(REGISTRIES["layout"].get(each)() for each in names)
+class AutoLayout(LayoutChoice):
+    def candidates(self, movable: bool = False) -> tuple[Layout, ...]:
+        return tuple(each() for each in CANDIDATES if each.is_movable or not movable)
 
 
 PLUGIN = AutoLayout

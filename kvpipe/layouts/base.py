@@ -8,7 +8,7 @@ reports and by the slow self-proof.
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -120,7 +120,27 @@ class LayoutOptions(BaseModel):
     kernel_block_size: Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
-class Layout(ABC):
+class LayoutChoice(ABC):
+    """What `layout=<name>` makes: the layouts that a layer may be given."""
+
+    Options: ClassVar[type[LayoutOptions]] = LayoutOptions
+
+    def __init__(self, options: LayoutOptions | None = None) -> None:
+        self.options = options
+
+    @property
+    def kernel_block_size(self) -> int | None:
+        """Tokens, where the user set them."""
+        asked = "auto" if self.options is None else self.options.kernel_block_size
+        return None if asked == "auto" else asked
+
+    @abstractmethod
+    def candidates(self, movable: bool = False) -> tuple[Layout, ...]:
+        """In order of preference: a layer takes the first that holds its arrays. movable: for a
+        placement that fixes heads and tokens too."""
+
+
+class Layout(LayoutChoice):
     """One order of K, V, tokens and heads.
 
     attention_backend: the kind of engine attention backend that reads it. arrays: names of the
@@ -130,7 +150,6 @@ class Layout(ABC):
     native_order: the dimensions of the attention backend's tensor (C: K and V as one content).
     """
 
-    Options: ClassVar[type[LayoutOptions]] = LayoutOptions
     name: ClassVar[str]
     attention_backend: ClassVar[str]
     arrays: ClassVar[tuple[str, ...] | None] = ("k", "v")
@@ -138,14 +157,16 @@ class Layout(ABC):
     tensor_order: ClassVar[str]
     cross_order: ClassVar[str]
     native_order: ClassVar[str]
+    # A token's content lies together, which is all that a lettered placement moves.
+    is_movable: ClassVar[bool] = False
     # Kernel block sizes the attention kernels take, in tokens: these, or any multiple.
     kernel_block_sizes: ClassVar[tuple[int, ...]] = ()
     kernel_block_multiple: ClassVar[int] = 16
     # Tokens that a block is a multiple of where attention layers share their pages with states.
     state_alignment: ClassVar[int] = 16
 
-    def __init__(self, options: LayoutOptions | None = None) -> None:
-        self.options = options
+    def candidates(self, movable: bool = False) -> tuple[Layout, ...]:
+        return (self,)
 
     def supports_kernel_block(self, num_tokens: int) -> bool:
         if self.kernel_block_sizes:

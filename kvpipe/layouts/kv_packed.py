@@ -16,6 +16,7 @@ class KVPacked(Layout):
     tensor_order = "BHNKD"
     cross_order = "BLHNKD"
     native_order = "BHNC"
+    is_movable = True
 
     def refuses(self, spec: KVCacheSpec) -> str:
         arrays = spec.page_arrays()

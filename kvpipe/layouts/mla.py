@@ -15,6 +15,7 @@ class MLA(Layout):
     tensor_order = "BNHD"
     cross_order = "BLNHD"
     native_order = "BND"
+    is_movable = True
     state_alignment = 64  # the smallest block of the MLA kernels that engines prefer
 
 

@@ -51,11 +51,13 @@ def _of_record(record: dict[str, Any], depth: int) -> Iterator[str]:
 
 
 def _texts(record: dict[str, Any]) -> Iterator[str]:
-    for key in _TEXT_KEYS:
-        if isinstance(record.get(key), str):
-            yield record[key]
+    """The text of a record, or of the record in it, at most DEEPEST deep."""
+    for _ in range(DEEPEST):
+        text = next((record[key] for key in _TEXT_KEYS if isinstance(record.get(key), str)), None)
+        if text is not None:
+            yield text
             return
-    for key in _NESTED:
-        if isinstance(record.get(key), dict):
-            yield from _texts(record[key])
+        inner = next((record[key] for key in _NESTED if isinstance(record.get(key), dict)), None)
+        if inner is None:
             return
+        record = inner

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.files.regular import not_regular
+from kvpipe.files.regular import open_regular
 from kvpipe.request.schema import shown
 
 BLOCK = 2**17  # bytes
@@ -87,10 +87,7 @@ def encoding_of(start: bytes) -> str:
 def open_log(asked: str) -> tuple[BinaryIO, int]:
     """A regular file and its size now; ConfigError naming what stands there instead."""
     try:
-        path = Path(asked).expanduser()
-        if kind := not_regular(path):
-            raise no_log(f"{shown(asked)} ({kind})")
-        stream = path.open("rb")
+        stream = open_regular(Path(asked).expanduser())
         return stream, os.fstat(stream.fileno()).st_size
     except FileNotFoundError as error:
         raise no_log(shown(asked)) from error

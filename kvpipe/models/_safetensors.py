@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.regular import open_regular
 from kvpipe.models._values import LARGEST, is_whole, shown
 from kvpipe.models.config_file import reason
 
@@ -50,7 +51,7 @@ def summarize(table: TensorTable) -> StoredTensors:
 def read_header(file: Path) -> TensorTable:
     """Its tensors; ConfigError where it is no safetensors file (a Git LFS pointer, for example)."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             length = int.from_bytes(stream.read(8), "little")
             text = stream.read(length) if length <= _LONGEST_HEADER else b""
         header = json.loads(text)

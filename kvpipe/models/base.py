@@ -6,11 +6,23 @@ layer self and cross attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+from kvpipe.models.weight import Weight
+from kvpipe.specs.base import DTYPE_BYTES
 
 MAX_LAYERS = 10_000  # of one model: each layer is an entry of the plan, and a mistyped count is not
+
+
+@runtime_checkable
+class ModelReader(Protocol):
+    """What a model plugin makes of its `Options`."""
+
+    def read(self) -> ModelGeometry:
+        """ConfigError with every problem of the model's files."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +48,12 @@ class ModelGeometry:
     weight_bytes: exact bytes of the weights in the served dtype where a reader knows them.
     experts_per_token, expert_size: of a mixture of experts (0: none): experts that run for a token
     and the intermediate size of one. rank_parameters: what one rank holds, exactly, where a reader
-    knows every weight: (tp, layers of the stage, first stage?, last stage?) -> parameters."""
+    knows every weight: (tp, layers of the stage, first stage?, last stage?) -> parameters.
+    quantized_with: how its weights are quantised ("" where they are not). is_converted: they are
+    not as published; load_as: what tells an engine to convert them as it loads ("": nothing does).
+    weights: every tensor, where a reader knows them: asked only by who needs them one by one.
+    is_formula: a part of the count follows from what such drafts usually have, and was held against
+    no header."""
 
     name: str
     file_dtype: str
@@ -49,10 +66,14 @@ class ModelGeometry:
     num_attention_heads: int = 0
     parameter_count: int | None = None
     weight_bytes: int | None = None
+    quantized_with: str = ""
+    load_as: str = ""
+    is_converted: bool = False
     encoder_tokens: int = 0
     kv_dtype: str | None = None  # of the KV cache, where the checkpoint declares one
     adapter_bytes: int = 0  # of a LoRA that lies beside the model, as stored
     max_loras: int = 0  # such adapters on the device at once
+    is_formula: bool = False
     num_draft_layers: int = 0  # the last layers, of a model that drafts tokens for this one
     experts_per_token: int = 0
     expert_size: int = 0
@@ -64,3 +85,8 @@ class ModelGeometry:
     rank_parameters: Callable[[int, range, bool, bool], int] | None = field(
         default=None, compare=False, repr=False
     )
+    weights: Callable[[], Sequence[Weight]] | None = field(default=None, compare=False, repr=False)
+
+    def bytes_of_weights(self, served_dtype: str) -> int:
+        """Of the whole model as it is served; 0 where nobody says how many parameters it has."""
+        return self.weight_bytes or (self.parameter_count or 0) * DTYPE_BYTES[served_dtype]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, printable
+from kvpipe.files.regular import open_regular
 from kvpipe.models._values import Values, unreadable
 from kvpipe.models.families.classes import facts_of, generating_type
 
@@ -120,13 +121,26 @@ def is_path(word: str) -> bool:
         return False
 
 
+def has_config(word: str) -> bool:
+    """Whether a word, which may be anything that stood in a log, names a folder of a model."""
+    try:
+        return (Path(word) / "config.json").is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def parse_config(text: str | Path, origin: str, name: str, folder: Path | None) -> ConfigFile:
     """The config.json of that text, or in that file. origin: what a problem calls it."""
     raw = _parsed(text, origin)
     if not isinstance(raw, dict):
         raise _unparsed(origin, "a JSON object", type(raw).__name__)
     named = Values(raw).word("_name_or_path") or name
-    return ConfigFile(raw=raw, text=_text_part(raw), folder=folder, name=printable(named))
+    return config_file(raw, printable(named), folder)
+
+
+def config_file(raw: Mapping[str, Any], name: str, folder: Path | None = None) -> ConfigFile:
+    """Values that were read already, and the part of them that generates."""
+    return ConfigFile(raw=raw, text=_text_part(raw), folder=folder, name=name)
 
 
 def _parsed(text: str | Path, origin: str) -> Any:
@@ -153,7 +167,7 @@ def _unparsed(origin: str, expected: str, got: str) -> ConfigError:
 
 
 def _read(file: Path) -> str:
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         content = stream.read(_LONGEST_FILE + 1)
     if len(content) > _LONGEST_FILE:
         raise OSError(EFBIG, f"more than {_LONGEST_FILE // 2**20} MiB")

@@ -8,7 +8,7 @@ for a layer that reads the cache of the same name in that layer and stores nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Annotated, Any, Literal
 
@@ -16,11 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry
+from kvpipe.models.weight import Weight
+from kvpipe.text.quantities import Bytes
 
 Size = Annotated[int, Field(strict=True, ge=0, lt=2**31)]  # 0: not known
 Total = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 StoredDtype = Literal["float16", "bfloat16", "float32"]
 ServedDtype = Literal["auto", "float16", "bfloat16", "float32"]
+_OF_THE_FILE = {"reader", "dtype", "layers", "config", "source", "published"}
 _REPEATED = re.compile(r"(?P<kind>\S+)(?:\s+x\s+(?P<times>[0-9]{1,9}))?")
 
 
@@ -70,7 +73,12 @@ class Preset:
     """Reader of a preset. `read` reports every mistake of the section at once."""
 
     class Options(Closed):
-        """Lengths in tokens, sizes in numbers; `auto` dtype is the file's."""
+        """Lengths in tokens, sizes in numbers; `auto` dtype is the file's.
+
+        source: where the published config.json stands. config: what it says (its text part), from
+        which the matrices are written down where a choice of weights asks for them. published: the
+        publisher's own count of parameters, "235B". quantized_with: as in quantization_config.
+        """
 
         reader: str
         name: str
@@ -83,13 +91,18 @@ class Preset:
         vocab_size: Size = 0
         num_attention_heads: Size = 0
         parameter_count: Total | None = None
-        weight_bytes: Total | None = None
+        published: str = ""
+        source: str = ""
+        config: dict[str, Any] | None = None
+        weight_bytes: Bytes | None = None
+        quantized_with: str = ""
         encoder_tokens: Size = 0
         num_draft_layers: Size = 0
         experts_per_token: Size = 0
         expert_size: Size = 0
         conv_dtype: StoredDtype | None = None
         ssm_dtype: StoredDtype | None = None
+        state_chunk_size: Annotated[int, Field(strict=True, ge=1, lt=2**31)] | None = None
         notes: tuple[str, ...] = ()
 
     def __init__(self, options: Preset.Options) -> None:
@@ -101,14 +114,28 @@ class Preset:
         problems = [*_pattern_problems(options.layers), *_cache_problems(options.layers)]
         if problems:
             raise ConfigError(problems)
-        fields = options.model_dump(exclude={"reader", "dtype", "layers"})
+        fields = options.model_dump(exclude=_OF_THE_FILE)
         fields["notes"] += tuple(self._unknown_sizes())
         return ModelGeometry(
             num_layers=options.layers.count,
             caches=_caches(options.layers),
             source="preset",
+            weights=None if options.config is None else self._weights,
             **fields,
         )
+
+    def _weights(self) -> Sequence[Weight]:
+        """Every tensor, as the family of `config` has it; ConfigError where these are not the
+        layers and parameters of this section: somebody changed one and not the other."""
+        from kvpipe.models.reading import read_weights_of
+
+        options = self.options
+        found = read_weights_of(options.config or {}, options.name)
+        count = sum(weight.num_parameters for weight in found)
+        if count != options.parameter_count:
+            expected = f"{options.parameter_count:,} parameters, as model.parameter_count"
+            raise ConfigError(Problem("model.config", expected, f"{count:,}", "change both"))
+        return found
 
     def _unknown_sizes(self) -> Iterator[str]:
         """What a run reserves beyond weights follows from sizes that a cache does not need."""

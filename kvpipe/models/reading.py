@@ -9,7 +9,7 @@ from typing import Any
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
 from kvpipe.models.base import CacheGeometry, ModelGeometry
-from kvpipe.models.config_file import ConfigFile
+from kvpipe.models.config_file import ConfigFile, config_file
 from kvpipe.models.families import families
 from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
@@ -87,6 +87,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         num_attention_heads=config.number("num_attention_heads"),
         parameter_count=None if weights is None else count_parameters(weights),
         weight_bytes=weight_bytes,
+        quantized_with=file.quantization.word("quant_method") if file.quantization else "",
         encoder_tokens=family.encoder_tokens(config),
         experts_per_token=_experts_per_token(config),
         expert_size=_expert_size(config),
@@ -96,6 +97,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         source=LABEL if by_keys else "config.json",
         notes=tuple([*_notes(file, weight_bytes), *(_unknown_keys(file) if by_keys else [])]),
         rank_parameters=None if weights is None else _by_rank(weights),
+        weights=None if weights is None else (lambda: weights),
     )
 
 
@@ -191,3 +193,10 @@ def _notes(file: ConfigFile, weight_bytes: int | None) -> list[str]:
         if weight_bytes is None:
             notes.append(f"how {method} stores weights is not known here: counted unquantised")
     return notes
+
+
+def read_weights_of(config: Mapping[str, Any], name: str) -> list[Weight]:
+    """Every tensor of the model that such a config.json describes; none where only headers say."""
+    file = config_file(config, name)
+    family = family_of(file)
+    return family.weights(family.config(_with_keys_of_whole(file))) if family.weights else []

@@ -47,6 +47,7 @@ def with_stored_weights(
         changes["parameter_count"] = stored.num_elements
         if stored.num_elements != geometry.parameter_count:
             changes["rank_parameters"] = None  # it knows other weights than the file has
+            changes["weights"] = None
     else:
         changes["weight_bytes"] = stored.num_bytes
     return replace(geometry, notes=notes, **changes)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, printable
+from kvpipe.files.regular import open_regular
 from kvpipe.models._safetensors import TensorTable, read_header
 from kvpipe.models.config_file import reason
 
@@ -59,7 +60,7 @@ def read_weights(files: Sequence[Path]) -> TensorTable | None:
 def _indexed(index: Path) -> list[str]:
     """The files that an index names."""
     try:
-        with index.open("rb") as stream:
+        with open_regular(index) as stream:
             content = stream.read(_LONGEST_INDEX + 1)
         raw: Any = json.loads(content) if len(content) <= _LONGEST_INDEX else None
     except (OSError, ValueError, RecursionError) as error:

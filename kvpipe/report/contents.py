@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kvpipe.cache.plan import Capacity, Plan
+from kvpipe.cache.plan import Capacity, Plan, SlotFacts
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.engine_lines import printed_section
@@ -95,24 +95,41 @@ def _capacity(
     )
     account, a_rank = accounts[0], ", a rank" if len(plan.ranks) > 1 else ""
     rows = [
-        ("requests that fit", f"{cap.requests_at_peak:,}", f"{cap.requests_steady:,}"),
-        (f"bytes of each{a_rank}", size(cap.peak_bytes), size(cap.steady_bytes)),
-        ("blocks of each", f"{peak:,}", f"{steady:,}"),
-        ("over its payload", _overhead(account.peak), _overhead(account.steady)),
+        (
+            "requests that fit",
+            f"{cap.requests_at_peak:,}",
+            f"{cap.requests_running:,}",
+            f"{cap.requests_steady:,}",
+        ),
+        (
+            f"bytes of each{a_rank}",
+            size(cap.peak_bytes),
+            size(cap.steady_bytes),
+            size(cap.steady_bytes),
+        ),
+        ("blocks of each", f"{peak:,}", f"{steady:,}", f"{steady:,}"),
+        (
+            "over its payload",
+            _overhead(account.peak),
+            _overhead(account.steady),
+            _overhead(account.steady),
+        ),
     ]
+    in_flight = max(0, cap.peak_bytes - cap.steady_bytes)
     paragraphs = [
         f"{count(plan.num_blocks, 'block')} of {size(one)}: {cap.usable_blocks:,} for requests, "
         f"{null} {'null' if null == 1 else 'kept back'}",
         f"longest request: {cap.longest_request:,} tokens, alone in the cache",
         f"a request costs {size(cap.bytes_fixed)} + {size(cap.bytes_per_token)} a token (steady "
         "state, from above)",
-        f"peak: each reads its prompt, {plan.limits.tokens_in_flight:,} tokens in flight; steady: "
-        "each decodes",
+        f"at the peak: each reads its prompt, {plan.limits.tokens_in_flight:,} tokens in flight; "
+        f"running: all decode but one, which reads its prompt ({size(in_flight)} more, once); "
+        "steady: each decodes",
     ]
     return Section(
         title=f"Capacity ({how_exact(plan, profile)})",
-        headers=(f"of {cap.request_len:,} tokens each", "at the peak", "steady state"),
-        align="lrr",
+        headers=(f"of {cap.request_len:,} tokens each", "at the peak", "running", "steady"),
+        align="lrrr",
         rows=rows,
         paragraphs=[Line(words) for words in paragraphs],
     )
@@ -152,6 +169,27 @@ def _overhead(split: Mapping[str, int]) -> str:
     return f"{held / payload:.2f} x" if payload else "-"
 
 
+def _slots(plan: Plan, facts: SlotFacts, cap: Capacity) -> Iterator[str]:
+    """What is promised of equal slots, beside the bound and the plans compared."""
+    slot = size(plan.ranks[0].config.bytes_per_block)
+    told = f"slots of {slot}, any of them for any group ({facts.rule})"
+    if facts.prefix_grain:
+        told += f"; prefixes are shared in steps of {count(facts.prefix_grain, 'token')}"
+    yield told
+    if facts.never_worse_than:
+        yield (
+            f"no request of up to {cap.request_len:,} tokens, decoding or reading its prompt, "
+            f"takes more bytes than under {' or '.join(facts.never_worse_than)}"
+        )
+    if cap.steady_bytes and facts.bound_bytes:
+        others = [
+            f"{engine} {num_bytes / facts.bound_bytes:.3f} in {count(tables, 'table')}"
+            for engine, tables, num_bytes in facts.compared
+        ]
+        ours = f"{cap.steady_bytes / facts.bound_bytes:.3f} in {count(len(plan.groups), 'table')}"
+        yield f"steady bytes over the fewest there can be: {ours}; {', '.join(others)}"
+
+
 def _groups(plan: Plan, cap: Capacity) -> Section:
     """Groups that look alike share a row: a hybrid model may have dozens."""
     rows: list[list[str]] = []
@@ -177,6 +215,8 @@ def _groups(plan: Plan, cap: Capacity) -> Section:
 
 
 def _padding(plan: Plan) -> list[Line]:
+    if plan.slots is not None and plan.capacity is not None:
+        return [Line(words) for words in _slots(plan, plan.slots, plan.capacity)]
     padded = [p for p in plan.padding if p.num_layers]
     if not padded:
         return []

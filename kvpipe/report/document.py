@@ -1,7 +1,8 @@
 """ReportInput -> the plan.json document: every fact of a run, as plain JSON values.
 
 Documented key by key in docs/plan_schema.md. SCHEMA_VERSION goes up by one when a key is removed,
-renamed or given another meaning; keys may be added within a version.
+renamed or given another meaning; keys may be added within a version. What is written folds what
+repeats (report/folded.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 
 SCHEMA = "kvpipe.plan"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def plan_document(report: ReportInput) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "headline": asdict(report.headline),
         "config": dict(report.config),
         "plan": _plan(report.plan),
-        "capacity": asdict(report.plan.capacity) if report.plan.capacity else None,
+        "capacity": _capacity(report.plan),
         "printed": [asdict(line) for line in report.plan.printed],
         "log": plain(report.log),
         "serve": report.serve,
@@ -46,6 +47,11 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "address_map": plain(report.address_map),
         "seconds": dict(report.timings),
     }
+
+
+def _capacity(plan: Plan) -> dict[str, Any] | None:
+    cap = plan.capacity
+    return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
 
 
 def _runs_nothing(plan: Plan) -> bool:
@@ -76,7 +82,20 @@ def _plan(plan: Plan) -> dict[str, Any]:
             {"layer": layer, "shares_with": target} for layer, target in plan.shared_layers
         ],
         "padding": [asdict(padding) for padding in plan.padding],
+        "slots": _slots(plan),
     }
+
+
+def _slots(plan: Plan) -> dict[str, Any] | None:
+    """What is known of groups in equal slots; None where a block is no slot."""
+    if plan.slots is None:
+        return None
+    facts = asdict(plan.slots)
+    facts["compared"] = [
+        {"engine": engine, "num_tables": tables, "steady_bytes": num_bytes}
+        for engine, tables, num_bytes in plan.slots.compared
+    ]
+    return {"slot_bytes": plan.ranks[0].config.bytes_per_block, **plain(facts)}
 
 
 def _rank(rank: RankPlan) -> dict[str, Any]:

@@ -39,7 +39,8 @@ _GIVEN_UP = (
 def first_screen(report: ReportInput, width: int) -> list[Line]:
     """Lines of at most `width` columns."""
     head, plan, verdict = report.headline, report.plan, verdict_of(report)
-    blocks = {"verdict": [Line(verdict.short, VERDICT_STYLES[verdict.word])]}
+    style = VERDICT_STYLES[verdict.word]
+    blocks = {"verdict": [Line(part, style) for part in textwrap.wrap(verdict.short, width)]}
     blocks["plan"] = _labelled("plan", verdict.figures, width)
     blocks["model"] = _labelled("model", f"{head.model}, engine {head.engine}", width)
     if plan.capacity is not None:

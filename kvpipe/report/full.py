@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvpipe.report.base import Answer, Report
 from kvpipe.report.text import write_lines
-from kvpipe.text.width import terminal_width
+from kvpipe.text.lines import terminal_width
 
 
 class FullReport(Report):

@@ -11,7 +11,7 @@ from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
 from kvpipe.report.run_input import Headline, ReportInput
-from kvpipe.specs.base import DTYPE_BYTES, cdiv
+from kvpipe.specs.base import cdiv
 from kvpipe.stages.binding.base import VerifyReport
 
 if TYPE_CHECKING:  # needed for logs alone
@@ -62,9 +62,8 @@ def _weights_left_out(result: Result) -> int:
     first, model = result.profile.ranks[0], result.prepared.resolved.model
     if first.charged or result.prepared.resolved.device.type != "cpu":
         return 0
-    served = DTYPE_BYTES[result.prepared.resolved.served_dtype]
     parallel = result.prepared.resolved.parallel
-    whole = model.weight_bytes or (model.parameter_count or 0) * served
+    whole = model.bytes_of_weights(result.prepared.resolved.served_dtype)
     return cdiv(whole, parallel.tp * parallel.pp)
 
 

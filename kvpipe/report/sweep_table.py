@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from kvpipe.text.lines import Line, Section, lay_out
-from kvpipe.text.width import terminal_width
+from kvpipe.text.lines import Line, Section, lay_out, terminal_width
 
 _FIRST = ("job", "overrides", "status", "exit_code")
 

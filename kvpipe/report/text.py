@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvpipe.report.base import Answer, Report
 from kvpipe.text.clean import clean
-from kvpipe.text.lines import Line
-from kvpipe.text.width import terminal_width
+from kvpipe.text.lines import Line, terminal_width
 
 STYLES = {
     "title": "bold",

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.regular import open_regular
 
 MAX_BYTES = 256 * 1024
 MAX_NODES = 50_000
@@ -22,9 +23,11 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def check_yaml(path: Path) -> None:
     """ConfigError unless the file is YAML within the bounds; nothing of it is built."""
     try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise _refused(path, f"at most {MAX_BYTES:,} bytes", f"{size:,} bytes")
-        _measure(path, path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise _refused(path, f"at most {MAX_BYTES:,} bytes", "more")
+        _measure(path, content.decode("utf-8"))
     except yaml.YAMLError as error:
         raise _refused(path, "YAML", " ".join(str(error).split())) from error
     except (OSError, ValueError) as error:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.plugins import REGISTRIES, SECTIONS
-from kvpipe.request.quantities import Bytes, Tokens
 from kvpipe.request.schema import check_section
+from kvpipe.text.quantities import Bytes, Tokens
 
+T = TypeVar("T")
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Ranks = Annotated[int, Field(ge=1, le=1024)]
 CacheDtype = Literal[
@@ -107,15 +108,21 @@ FIXED_SECTIONS: dict[str, type[Section]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PluginChoice:
-    """A section that names a plugin: its name, the plugin, and its checked options."""
+    """A section that names a plugin: its key, the name, the plugin, and its checked options."""
 
+    key: str  # "grouping.name"
     name: str
     plugin: Any
     options: Any
 
-    def make(self) -> Any:
-        """The plugin, set up with its options."""
-        return self.plugin(self.options)
+    def make(self, contract: type[T]) -> T:
+        """The plugin, set up with its options; ConfigError where what it makes does not keep the
+        contract of its section: a class, or a protocol that is checked at run time."""
+        made = self.plugin(self.options)
+        if not isinstance(made, contract):
+            got = f"'{self.name}', which makes a {type(made).__name__}"
+            raise ConfigError(Problem(self.key, f"a plugin that makes a {contract.__name__}", got))
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,11 +201,12 @@ def _check_plugin(
         return None, [replace(p, key=f"{name}.{key}") for p in error.problems]
     schema = getattr(plugin, "Options", None)
     if schema is None:
-        return PluginChoice(name=value[key], plugin=plugin, options=value), []
+        return PluginChoice(key=f"{name}.{key}", name=value[key], plugin=plugin, options=value), []
     options, problems = check_section(name, schema, value, fallback)
     if options is None:
         return None, problems
-    return PluginChoice(name=value[key], plugin=plugin, options=options), problems
+    chosen = PluginChoice(key=f"{name}.{key}", name=value[key], plugin=plugin, options=options)
+    return chosen, problems
 
 
 def _name_it(section: str, key: str, got: str) -> str:

@@ -1,8 +1,9 @@
 """What people call a model or a device -> the name of its option file in conf/.
 
 An option file is known by its own name, by the Hub name in it (`name:`), and by what a line
-`# also: h100, h100-sxm` in its head comment says. Spelling is forgiven (case, dashes, dots);
-nothing is guessed: a name that fits two files is refused with both.
+`# also: h100, h100-sxm` in its head comment says (a Hub name, too: other weights of the same
+config). Spelling is forgiven (case, dashes, dots); nothing is guessed: a name that fits two files
+is refused with both.
 """
 
 from __future__ import annotations
@@ -37,12 +38,26 @@ def option_named(group: str, said: str) -> str | None:
 
 
 def hub_name_is_shipped(said: str) -> str | None:
-    """The model preset of exactly this Hub name (`org/name`)."""
-    for path in _files("model"):
-        match = _NAME.search(_head(path))
-        if match and match[1].casefold() == said.casefold():
-            return path.stem
-    return None
+    """The model preset of exactly this Hub name (`org/name`), its own or one that it is also of."""
+    wanted = said.casefold()
+    return next((p.stem for p in _files("model") if wanted in _hub_names(_head(p))), None)
+
+
+def is_name_of(preset: str, said: str) -> bool:
+    """Whether a preset has this Hub name itself, not also."""
+    match = _NAME.search(_head(CONF_DIR / "model" / f"{preset}.yaml"))
+    return bool(match and match[1].casefold() == said.casefold())
+
+
+def _hub_names(head: str) -> list[str]:
+    names = [match[1] for match in (_NAME.search(head),) if match]
+    names += [name.strip() for name in _others(head) if "/" in name]
+    return [name.casefold() for name in names]
+
+
+def _others(head: str) -> list[str]:
+    match = _ALSO.search(head)
+    return match[1].split(",") if match else []
 
 
 def _files(group: str) -> list[Path]:
@@ -60,8 +75,7 @@ def _spellings(path: Path) -> Iterator[str]:
     if match := _NAME.search(head):
         name = match[1].rpartition("/")[2]
         yield from {_spelling(name), _spelling(_SAME_CACHE.sub("", name))}
-    if match := _ALSO.search(head):
-        yield from map(_spelling, match[1].split(","))
+    yield from (_spelling(other.rpartition("/")[2]) for other in _others(head))
 
 
 def _spelling(name: str) -> str:

@@ -4,7 +4,7 @@ Importing and asking Hydra is half of a short run. Most requests are shipped opt
 values, and Hydra's own rules for these are few: options in the order of config.yaml's defaults,
 each merged into its section; what the command line chose wins over an `override` in an option file;
 keys last. Anything else (an unknown name or key, a list, an interpolation of more than one name,
-`+`, `~`, hydra.*, a value of an unusual kind) is left to Hydra, which also finds every mistake.
+`+`, `~`, hydra.*, a value of an unusual kind) is left to Hydra, which also finds every wrong name.
 tests/test_quick.py composes every shipped option and thousands of random requests both ways.
 """
 
@@ -23,6 +23,9 @@ from kvpipe.request.plain_yaml import load_yaml
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})\Z")
 _FRACTION = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+\Z")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*\Z")
+# Several of Hydra's words, which it joins to a string: a path, a name on the Hub, a release.
+_TEXT = re.compile(r"(\.?/)?[A-Za-z0-9_]+([/.-][A-Za-z0-9_]+)*\Z")
+_RELEASE = re.compile(r"[0-9]+(\.[0-9]+){2,3}\Z")
 _NUMBER_LIKE = re.compile(r"[0-9_.eE+-]*\Z|[-+]?(inf|nan)\Z", re.IGNORECASE)
 _CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _REFERENCE = re.compile(r"\$\{([a-z_][a-z_0-9.]*)\}\Z")
@@ -39,6 +42,12 @@ def quick_compose(overrides: Sequence[str]) -> dict[str, Any] | None:
         return _resolved(_composed(_split(overrides)))
     except _LeftToHydra:
         return None
+
+
+def quick_choices(overrides: Sequence[str]) -> dict[str, Any] | None:
+    """What the options alone compose to, without the settings of single keys."""
+    groups = dict(_defaults(_primary()))
+    return quick_compose([each for each in overrides if each.partition("=")[0] in groups])
 
 
 def quick_folder(kind: str = "run") -> Path:
@@ -172,7 +181,9 @@ def _value(written: str) -> Any:
         return float(written)
     if written.lower() in _CONSTANTS:
         return _CONSTANTS[written.lower()]
-    if _WORD.match(written) and not _NUMBER_LIKE.match(written):
+    if _TEXT.match(written) and not _NUMBER_LIKE.match(written):
+        return written
+    if _RELEASE.match(written):
         return written
     raise _LeftToHydra
 

@@ -27,6 +27,7 @@ from kvpipe.specs._differing import differing
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.limits import RequestLimits, SpecContext, cdiv
 from kvpipe.specs.page_array import DTYPE_BYTES, PageArray
+from kvpipe.specs.rhythm import Rhythm
 from kvpipe.specs.runs import Runs
 from kvpipe.specs.stores import Stores
 
@@ -161,10 +162,20 @@ class KVCacheSpec(ABC):
         """Longest prefix, in tokens, that can be served when block i is cached iff cached[i].
         A multiple of block_size."""
 
+    def caches_prefixes(self, limits: RequestLimits) -> bool:
+        """Whether a full block stays as it is and can serve another request."""
+        span = self.tokens_per_block(limits)
+        return self.hit_length([True]) > 0 and self.written(span, 1, limits).start >= span
+
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         """(a, b): a request of n <= max_model_len tokens holds at most a + b * n blocks while
         decoding, no prefill in flight. Default: a block begun and every token."""
         return 1, 1 / self.tokens_per_block(limits)
+
+    def rhythm(self, limits: RequestLimits, in_flight: bool) -> Rhythm | None:
+        """How `peak_blocks` (in_flight) or `steady_blocks` go with the length of a request. None:
+        not known, and such layers are then regrouped only where that needs no comparison."""
+        return None
 
     def max_memory_bytes(self, limits: RequestLimits) -> int:
         """Bytes one request may hold in this layer."""

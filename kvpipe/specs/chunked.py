@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, lcm
 from typing import Any, ClassVar
 
 from typing_extensions import Self
@@ -15,6 +15,7 @@ from kvpipe.specs.attention import AttentionSpec, longest_run_hit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.full import FullAttentionSpec
+from kvpipe.specs.rhythm import Rhythm, rhythm
 from kvpipe.specs.runs import Runs, num_indices, one_run
 
 
@@ -73,6 +74,19 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
         if self.attention_chunk_size >= limits.max_model_len:
             return super().steady_cost(limits)
         return cdiv(self.attention_chunk_size - 1, self.block_size) + 1, 0.0
+
+    def rhythm(self, limits: RequestLimits, in_flight: bool) -> Rhythm:
+        """Steady: chunk after chunk. At the peak like every token, until a chunk and the tokens in
+        flight are held; where chunks start inside blocks, each of their starts must come first."""
+        chunk, size = self.attention_chunk_size, self.block_size
+        both = lcm(chunk, size)
+        if not in_flight:
+            return rhythm((1, both), edges=((1, size), (1, chunk)))
+        held = chunk - 1 + limits.tokens_in_flight
+        edges = ((1, size), (held, chunk), (held + 1, chunk))
+        if both == chunk:
+            return rhythm((1, size), (held, size), edges=edges)
+        return rhythm((1, None), (held + both, size), edges=edges)
 
     def _first_block(self, computed: int) -> int:
         """The block that holds the first token of the chunk of token number `computed`."""

@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.rhythm import CONSTANT, Rhythm
 from kvpipe.specs.runs import Runs
 
 
@@ -36,6 +37,9 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
 
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         return 0, 0.0
+
+    def rhythm(self, limits: RequestLimits, in_flight: bool) -> Rhythm:
+        return CONSTANT
 
     def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         return ()

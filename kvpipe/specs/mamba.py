@@ -13,6 +13,7 @@ from typing_extensions import Self
 from kvpipe.errors import SpecError, did_you_mean
 from kvpipe.specs._geometry import check_fields, count, dtype_of, listed
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits, SpecContext, cdiv
+from kvpipe.specs.rhythm import CONSTANT, Rhythm, rhythm
 from kvpipe.specs.runs import Runs, joined, num_indices
 
 MOST_AXES, MOST_STATES = 8, 64
@@ -208,6 +209,19 @@ class MambaSpec(KVCacheSpec):
         if limits.mamba_cache_mode == "all":
             return min(2, self.max_blocks(limits)), 0.0
         return self.peak_blocks(limits), 0.0
+
+    def rhythm(self, limits: RequestLimits, in_flight: bool) -> Rhythm:
+        """none: one state. Else the states on both sides of a boundary, in the step that passes it;
+        at the peak those of all boundaries that the tokens in flight pass (all), or one more."""
+        size = self.block_size
+        if limits.mamba_cache_mode == "none":
+            return CONSTANT
+        if not in_flight:
+            return rhythm((1, size), (2, size), edges=((1, size), (2, size)))
+        if limits.mamba_cache_mode == "all":
+            flight = size + limits.tokens_in_flight
+            return rhythm((1, 1), (size, size), (flight, size), edges=((1, size),))
+        return rhythm((1, 1), (size + 1, 1))
 
     def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         """none: the running state and the speculative ones, from index 0. Else the state that the

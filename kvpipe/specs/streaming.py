@@ -13,6 +13,7 @@ from kvpipe.errors import SpecError
 from kvpipe.specs._geometry import option
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
 from kvpipe.specs.bounds import Bound
+from kvpipe.specs.rhythm import Rhythm, rhythm
 from kvpipe.specs.runs import Runs, joined
 from kvpipe.specs.sliding import SlidingWindowSpec
 
@@ -76,6 +77,15 @@ class StreamingSpec(SlidingWindowSpec):
         stop = cdiv(computed + new, self.block_size)
         first = max(0, computed - self._reach(limits)) // self.block_size
         return joined(range(min(self._sink_blocks, stop)), range(first, stop))
+
+    def rhythm(self, limits: RequestLimits, in_flight: bool) -> Rhythm:
+        """A window's, which is full where it has left the sinks' blocks behind."""
+        size, window = self.block_size, super().rhythm(limits, in_flight)
+        full = self._reach(limits) + 1 + self._sink_blocks * size
+        if in_flight:
+            held = cdiv(self._most_held(limits) - 1, size) + 1 + self._sink_blocks
+            full = held * size
+        return rhythm((1, size), (full, size), edges=window.edges)
 
     def hit_length(self, cached: Sequence[bool]) -> int:
         """A window's, among the prefixes whose sinks are cached."""

@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from kvpipe.errors import SpecError
 from kvpipe.specs.base import KVCacheSpec, PageArray, RequestLimits, SpecContext
+from kvpipe.specs.rhythm import CONSTANT, Rhythm
 from kvpipe.specs.runs import Runs, num_indices
 
 
@@ -80,6 +81,10 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         costs = [spec.steady_cost(limits) for spec in self.distinct]
         return max((a for a, _ in costs), default=0), max((b for _, b in costs), default=0.0)
+
+    def rhythm(self, limits: RequestLimits, in_flight: bool) -> Rhythm | None:
+        """Layers of one type hold equally many blocks."""
+        return self.layers[0][1].rhythm(limits, in_flight) if self.layers else CONSTANT
 
     def resident(self, computed: int, new: int, limits: RequestLimits) -> Runs:
         held = (spec.resident(computed, new, limits) for spec in self.distinct)

@@ -6,12 +6,14 @@ Plain ASCII; tables are aligned columns, of which the last may wrap. Styles: "ti
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 GAP = "  "
 INDENT = "  "
+WIDEST, NARROWEST = 100, 72  # columns: longer lines are hard to read, tables need the others
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class Section:
     rows: Sequence[Sequence[str]] = ()
     paragraphs: Sequence[Line] = ()
     verbatim: Sequence[Line] = ()  # never wrapped: to be copied
+
+
+def terminal_width() -> int:
+    """Columns: the terminal's within bounds, 80 in a pipe."""
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
 
 
 def wrap(text: str, width: int, style: str = "", indent: str = INDENT) -> list[Line]:

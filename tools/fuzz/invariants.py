@@ -1,7 +1,8 @@
 """What holds for every request: each function gives what is wrong with one, or "".
 
-Not among them, because it is not so: a larger block size, another engine or more speculative tokens
-may fit more or less; a higher TP may hold fewer requests in all where KV heads are replicated.
+Not among them, because it is not so (docs/planning.md says it): a larger block size, another engine
+or more speculative tokens may fit more or less; a higher TP may hold fewer requests in all where KV
+heads are replicated.
 """
 
 from __future__ import annotations
@@ -9,7 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from fuzz.requests import DEFAULT_LENGTH, DEFAULT_MEMORY, Settings, planned
+from fuzz.promises import (
+    the_causes_add_up_to_the_memory,
+    the_manager_takes_what_is_printed,
+    the_saved_config_is_the_same_request,
+)
+from fuzz.requests import DEFAULT_LENGTH, DEFAULT_MEMORY, Settings, fitted, planned
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import DoesNotFit
 
@@ -44,18 +50,27 @@ def advice_is_exact(settings: Settings) -> str:
     told = planned(settings)
     if not isinstance(told, DoesNotFit):
         return ""
-    if (longest := told.longest_len) is not None:
-        if not isinstance(planned(settings, length=longest), Plan):
-            return f"longest_len {longest:,} does not fit"
-        if isinstance(planned(settings, length=longest + 1), Plan):
-            return f"longest_len {longest:,}, and one token more fits"
-        if wrong := _said_is_wrong(told, longest, settings):
-            return wrong
-    elif isinstance(planned(settings, length=1), Plan):
-        return f"one token fits, and no length is said to: {told}"
-    if not told.needed_bytes or max(told.needed_bytes) <= settings.get("memory", DEFAULT_MEMORY):
+    return _length_is_wrong(told, settings) or _bytes_are_wrong(told, settings)
+
+
+def _length_is_wrong(told: DoesNotFit, settings: Settings) -> str:
+    longest = told.longest_len
+    found = re.search(r"Lower it to ([\d,]+)", str(told))
+    if (int(found[1].replace(",", "")) if found else None) != longest:
+        return f"longest_len {longest} is not what is said: {told}"
+    if longest is None:
+        one = _runs(planned(settings, length=1))
+        return f"one token fits, and no length is said to: {told}" if one else ""
+    if not _runs(planned(settings, length=longest)):
+        return f"longest_len {longest:,} does not run"
+    more = _runs(planned(settings, length=longest + 1))
+    return f"longest_len {longest:,}, and one token more runs" if more else ""
+
+
+def _bytes_are_wrong(told: DoesNotFit, settings: Settings) -> str:
+    needed = max(told.needed_bytes, default=0)
+    if needed <= settings.get("memory", DEFAULT_MEMORY):
         return f"needs {told.needed_bytes}, has {told.available_bytes}, and does not fit"
-    needed = max(told.needed_bytes)
     if not isinstance(again := planned(settings, memory=needed), Plan):
         return f"needs {needed:,} bytes, and does not fit in them: {again}"
     if isinstance(planned(settings, memory=needed - 1), Plan):
@@ -63,23 +78,9 @@ def advice_is_exact(settings: Settings) -> str:
     return ""
 
 
-def _said_is_wrong(told: DoesNotFit, longest: int, settings: Settings) -> str:
-    """The length that the message names is longest_len, or, of an engine that admits lengths which
-    it can never schedule, the shorter one that runs."""
-    found = re.search(r"Lower it to ([\d,]+)", str(told))
-    said = int(found[1].replace(",", "")) if found else 0
-    if not said or said > longest:
-        return f"longest_len {longest:,} is not what is said: {told}"
-    there = planned(settings, length=said)
-    if not isinstance(there, Plan) or not _requests(there):
-        return f"the length that is said, {said:,}, does not run: {told}"
-    if said < longest and (more := planned(settings, length=said + 1)) and _runs(more):
-        return f"{said:,} is said, and one token more runs: {told}"
-    return ""
-
-
 def _runs(plan: object) -> bool:
-    return isinstance(plan, Plan) and _requests(plan) > 0
+    """Whether a request of the planned length is ever scheduled: some engines start without."""
+    return isinstance(plan, Plan) and (plan.capacity is None or _requests(plan) > 0)
 
 
 def blocks_lie_in_the_memory(settings: Settings) -> str:
@@ -96,13 +97,39 @@ def blocks_lie_in_the_memory(settings: Settings) -> str:
     return ""
 
 
+def auto_is_the_longest_that_fits(settings: Settings) -> str:
+    length, auto = settings.get("length", DEFAULT_LENGTH), fitted(settings)
+    if auto is None:
+        return ""
+    if not isinstance(auto, Plan):
+        there = planned(settings, length=1)
+        return f"auto finds no length, and one token fits: {auto}" if _runs(there) else ""
+    found = auto.limits.max_model_len
+    if not isinstance(planned(settings, length=found), Plan):
+        return f"auto says {found:,}, which does not fit"
+    if found < length and _runs(planned(settings, length=found + 1)):
+        return f"auto says {found:,}, and one token more fits"
+    return ""
+
+
 def tensor_parallelism_never_enlarges_a_rank(settings: Settings) -> str:
     tp = settings.get("parallel.tensor_parallel_size", 1)
-    one, two = planned(settings), planned({**settings, "parallel.tensor_parallel_size": 2 * tp})
+    return _no_larger(settings, "parallel.tensor_parallel_size", 2 * tp)
+
+
+def elements_of_a_byte_never_enlarge_a_page(settings: Settings) -> str:
+    if settings.get("cache.cache_dtype", "auto") not in ("auto", "float32"):
+        return ""
+    return _no_larger(settings, "cache.cache_dtype", "fp8_e4m3")
+
+
+def _no_larger(settings: Settings, key: str, value: object) -> str:
+    """What is wrong where this one setting makes a rank need more."""
+    one, two = planned(settings), planned({**settings, key: value})
     if isinstance(one, Plan) and isinstance(two, DoesNotFit):
-        return f"fits at TP {tp} and not at {2 * tp}: {two}"
+        return f"fits, and not with {key}={value}: {two}"
     if isinstance(one, Plan) and isinstance(two, Plan) and _page(two) > _page(one):
-        return f"{_page(one):,} bytes a block at TP {tp}, {_page(two):,} at {2 * tp}"
+        return f"{_page(one):,} bytes a block, {_page(two):,} with {key}={value}"
     return ""
 
 
@@ -114,16 +141,26 @@ def _requests(plan: Plan) -> int:
     return plan.capacity.requests_at_peak if plan.capacity else 0
 
 
-CHEAP: tuple[Callable[[Settings], str], ...] = (
+Invariants = tuple[Callable[[Settings], str], ...]
+# Of every memory and length, and, since they take longer, of every request once.
+OF_EACH: Invariants = (
     more_memory_never_fits_less,
     shorter_fits_where_longer_fits,
     advice_is_exact,
     blocks_lie_in_the_memory,
 )
-ALL = (*CHEAP, tensor_parallelism_never_enlarges_a_rank)
+ONCE: Invariants = (
+    auto_is_the_longest_that_fits,
+    tensor_parallelism_never_enlarges_a_rank,
+    elements_of_a_byte_never_enlarge_a_page,
+    the_manager_takes_what_is_printed,
+    the_causes_add_up_to_the_memory,
+    the_saved_config_is_the_same_request,
+)
+ALL: Invariants = (*OF_EACH, *ONCE)
 
 
-def broken(settings: Settings, invariants: tuple[Callable[[Settings], str], ...] = ALL) -> str:
+def broken(settings: Settings, invariants: Invariants = ALL) -> str:
     """The first that does not hold, in words; "" where all do."""
     for invariant in invariants:
         if said := invariant(settings):

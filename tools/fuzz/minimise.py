@@ -32,18 +32,26 @@ def shortest(words: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> li
     for n in range(len(kept) - 1, -1, -1):
         if _still(fails, fewer := kept[:n] + kept[n + 1 :]):
             kept = fewer
-    for n, word in enumerate(kept):
-        size = max(1, len(word) // 2)
-        while size:
-            start = 0
-            while start < len(kept[n]):
-                shorter = [*kept[:n], kept[n][:start] + kept[n][start + size :], *kept[n + 1 :]]
-                if _still(fails, shorter):
-                    kept = shorter
-                else:
-                    start += size
-            size //= 2
+    for n in range(len(kept)):
+        before, after = kept[:n], kept[n + 1 :]
+        kept[n] = fewest(kept[n], lambda word, b=before, a=after: fails([*b, word, *a]))
     return kept
+
+
+def fewest(text: Any, fails: Callable[[Any], bool]) -> Any:
+    """The characters of a text, or the bytes of a file, as few as still fail; in at most TRIES."""
+    size, tries = max(1, len(text) // 2), 0
+    while size:
+        start = 0
+        while start < len(text) and tries < TRIES:
+            tries += 1
+            shorter = text[:start] + text[start + size :]
+            if _still(fails, shorter):
+                text = shorter
+            else:
+                start += size
+        size //= 2
+    return text
 
 
 def _smaller(kept: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

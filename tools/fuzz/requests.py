@@ -1,7 +1,8 @@
 """Requests at random: settings as a user would write them, and what is planned of them.
 
-A setting is `group` -> the name of a shipped option, or `group.key` -> a value; `memory` (bytes a
-rank) and `length` (tokens) are the two that an invariant moves. What is left out is the default.
+A setting is `group` -> the name of a shipped option, or `group.key` -> a value; `layers` -> the
+model with so many (at least its pattern once); `memory` (bytes a rank) and `length` (tokens) are
+the two that an invariant moves. What is left out is the default.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ DEFAULT_MEMORY, DEFAULT_LENGTH = 1 << 30, 1024
 
 def at_random(seed: Random) -> dict[str, Any]:
     """Mostly legal; about one in four is refused."""
-    settings: dict[str, Any] = {
-        "model": seed.choice(_models()),
-        "memory": int(2 ** seed.uniform(18, 37)),
-        "length": max(1, int(2 ** seed.uniform(0, 18))),
-    }
+    settings: dict[str, Any] = {"model": seed.choice(_models()), **moved(seed)}
+    if seed.random() < 0.8:  # a model as it is published has more layers, and takes longer
+        settings["layers"] = seed.choice((1, 2, 3, 5, 8, 13))
     for key, values in _OFTEN.items():
         if seed.random() < 0.3:
             settings[key] = seed.choice(values)
     if seed.random() < 0.1:
         settings |= {"attention": "sliding", "cache.sliding_window": seed.choice((1, 17, 1000))}
     return settings
+
+
+def moved(seed: Random) -> dict[str, int]:
+    """Another memory and another length."""
+    length = max(1, int(2 ** seed.uniform(0, 18)))
+    return {"memory": int(2 ** seed.uniform(18, 37)), "length": length}
 
 
 _OFTEN: dict[str, tuple[Any, ...]] = {
@@ -72,23 +77,36 @@ def raw_of(settings: Settings) -> dict[str, Any]:
     """The composed values, without Hydra: it would take most of the time."""
     raw = copy.deepcopy(_base())
     for key, value in settings.items():
-        section, _, name = key.partition(".")
-        if not name and section not in ("memory", "length"):
-            raw[section] = dict(shipped_option(section, value))
+        if "." not in key and key not in _NUMBERS:
+            raw[key] = copy.deepcopy(_option(key, value))
     for key, value in settings.items():
         section, _, name = key.partition(".")
         if name:
             raw[section][name] = value
-    raw["scheduler"]["max_model_len"] = DEFAULT_LENGTH
+    if "layers" in settings:
+        layers = raw["model"]["layers"]
+        pattern = sum(int(part.partition(" x ")[2] or 1) for part in layers["pattern"])
+        layers["count"] = max(pattern, settings["layers"])
+    raw["cache"]["kv_cache_memory_bytes"] = settings.get("memory", DEFAULT_MEMORY)
+    raw["scheduler"]["max_model_len"] = settings.get("length", DEFAULT_LENGTH)
     return raw
+
+
+_MOVED = ("memory", "length")
+_NUMBERS = (*_MOVED, "layers")
+
+
+@cache
+def _option(group: str, name: str) -> dict[str, Any]:
+    return dict(shipped_option(group, name))
 
 
 @lru_cache(maxsize=64)
 def _prepared(frozen: frozenset[tuple[str, Any]]) -> Prepared | None:
     raw = raw_of(dict(frozen))
-    model = raw["model"]
-    limit = min((n for k, n in model.items() if k == "context_length" and n), default=None)
-    raw["scheduler"]["max_model_len"] = min(DEFAULT_LENGTH, limit or DEFAULT_LENGTH)
+    raw["scheduler"]["max_model_len"] = min(
+        DEFAULT_LENGTH, raw["model"].get("context_length") or DEFAULT_LENGTH
+    )
     try:
         return prepare(raw)
     except ConfigError:
@@ -97,25 +115,39 @@ def _prepared(frozen: frozenset[tuple[str, Any]]) -> Prepared | None:
 
 def prepared(settings: Settings) -> Prepared | None:
     """None where the request is wrong."""
-    return _prepared(frozenset((k, v) for k, v in settings.items() if k not in _MOVED))
-
-
-_MOVED = ("memory", "length")
+    return _prepared(_frozen(settings))
 
 
 def planned(
     settings: Settings, *, memory: int | None = None, length: int | None = None
 ) -> Plan | DoesNotFit | None:
     """What comes of it; None where it is wrong. memory, length: instead of those it names."""
-    request = prepared(settings)
-    if request is None:
-        return None
     num_bytes = memory if memory is not None else settings.get("memory", DEFAULT_MEMORY)
     tokens = length if length is not None else settings.get("length", DEFAULT_LENGTH)
-    resolved = replace(request.resolved, limits=request.resolved.limits.with_length(tokens))
-    moved = replace(request, resolved=resolved)
+    return _planned(_frozen(settings), num_bytes, tokens, fit=False)
+
+
+def fitted(settings: Settings) -> Plan | DoesNotFit | None:
+    """The same with max_model_len=auto, up to the length that is named."""
+    memory, length = settings.get("memory", DEFAULT_MEMORY), settings.get("length", DEFAULT_LENGTH)
+    return _planned(_frozen(settings), memory, length, fit=True)
+
+
+def _frozen(settings: Settings) -> frozenset[tuple[str, Any]]:
+    return frozenset((key, value) for key, value in settings.items() if key not in _MOVED)
+
+
+@lru_cache(maxsize=64)  # an invariant asks again what another one asked
+def _planned(
+    frozen: frozenset[tuple[str, Any]], memory: int, length: int, fit: bool
+) -> Plan | DoesNotFit | None:
+    request = _prepared(frozen)
+    if request is None:
+        return None
+    limits = request.resolved.limits.with_length(length)
+    resolved = replace(request.resolved, limits=limits, fit=fit)
     try:
-        return plan_with(moved, (num_bytes,) * len(resolved.ranks), ())
+        return plan_with(replace(request, resolved=resolved), (memory,) * len(resolved.ranks), ())
     except DoesNotFit as error:
         return error
     except ConfigError:

@@ -9,6 +9,7 @@ from typing import Any
 import kvpipe
 from kvpipe.answers.serve_line import line_of
 from kvpipe.cache.plan import KVCacheGroupSpec
+from kvpipe.engines.base import EngineRules
 from kvpipe.engines.versions import parse_version
 from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Result
@@ -67,7 +68,7 @@ def _other(result: Result, memory_bytes: int) -> Json:
             [rank.layers for rank in resolved.ranks],
             resolved.limits,
             memory_bytes,
-            rules=config.plugins["engine"].make(),
+            rules=config.plugins["engine"].make(EngineRules),
             fit=resolved.fit,
             disable_hybrid_kv_cache_manager=config.cache.disable_hybrid_kv_cache_manager,
             compared=(),

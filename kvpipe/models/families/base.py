@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 from kvpipe.models._values import LARGEST, PROBE_HINT, Values, unreadable
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.classes import ClassFacts
+from kvpipe.models.weight import Weight
 
 __all__ = ["PROBE_HINT", "Config", "Family", "Weight", "unreadable"]
 
@@ -113,31 +113,6 @@ class Config(Values):
         if stretched > LARGEST:
             raise rope.wrong("factor", f"a context of at most {LARGEST:,} tokens", stretched)
         return stretched
-
-
-@dataclass(frozen=True, kw_only=True)
-class Weight:
-    """`count` equal tensors of `shape` (experts).
-
-    layer: index, or None outside the layers, where `last` tells the end of the model (final norm,
-    head) from its start (embeddings; a `tied` one is the head, too, so both ends hold it). split:
-    the axis that tensor parallelism divides (None: every rank holds all of it), in at most `parts`
-    pieces (K/V heads). linear: a matrix that quantisers convert.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    count: int = 1
-    layer: int | None = None
-    last: bool = False
-    tied: bool = False
-    split: int | None = None
-    parts: int | None = None
-    linear: bool = False
-
-    @property
-    def num_parameters(self) -> int:
-        return self.count * prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)

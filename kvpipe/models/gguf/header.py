@@ -16,6 +16,7 @@ from struct import error as StructError
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, printable
+from kvpipe.files.regular import open_regular
 from kvpipe.models._values import LARGEST
 from kvpipe.models.config_file import reason
 
@@ -25,6 +26,7 @@ _MOST_PAIRS = 100_000
 _MOST_TENSORS = 1_000_000
 _MOST_AXES = 4
 _DEEPEST = 4  # arrays of arrays
+_LONGEST_HEADER = 2**28  # bytes; published ones have a few million
 _KEPT = 20_000  # entries of an array that are kept; of a longer one (vocabularies), its length
 
 _STRING, _ARRAY = 8, 9
@@ -81,6 +83,8 @@ class _Bytes:
         if size > self.size - self.at:
             raise _Cut(f"the end of the file at byte {self.size:,}")
         self.at += size
+        if self.at > _LONGEST_HEADER:
+            raise _Cut(f"a header of more than {_LONGEST_HEADER:,} bytes")
 
     def text(self) -> str:
         size = self.scalar(_U64)
@@ -102,7 +106,7 @@ class _Bytes:
 def read_header(file: Path) -> Header:
     """ConfigError where it is no GGUF file, of another version, or cut."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             if not stream.read(1):
                 raise _Cut("an empty file")
             # Mapped, so that of many GB only the pages of the header are read.

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kvpipe.request.quantities import Tokens
 from kvpipe.simulation.traces.base import MOST_TOKENS, Rate, Trace, TraceOptions, TraceRequest
+from kvpipe.text.quantities import Tokens
 
 
 class SyntheticTrace(Trace):

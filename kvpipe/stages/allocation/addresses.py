@@ -13,9 +13,9 @@ from dataclasses import replace
 from kvpipe.cache.addresses import AddressMap, GroupAddresses, LayerAddresses
 from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.layouts.auto import MOVABLE, AutoLayout, candidates
-from kvpipe.layouts.base import Layout, LayoutOptions, PagePlace
+from kvpipe.layouts.base import Layout, LayoutChoice, PagePlace
 from kvpipe.layouts.state import state_views
+from kvpipe.plugins import REGISTRIES
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec
 from kvpipe.stages.allocation._kernel_blocks import KernelBlocks
 from kvpipe.stages.allocation._overlays import split_alike
@@ -27,7 +27,7 @@ from kvpipe.stages.allocation.soundness import check_sound
 def address_map(
     config: KVCacheConfig,
     shared_layers: Iterable[tuple[str, str]] = (),
-    layout: str | Layout | AutoLayout = "auto",
+    layout: str | LayoutChoice = "auto",
     placement: str = "auto",
     *,
     kernel_block_size: int | None = None,
@@ -43,12 +43,10 @@ def address_map(
     option; auto: the largest that the layout's kernels take and that divides the block).
     any_kernel_block: CPU kernels take any size.
     """
-    if not isinstance(layout, str):
-        options = layout.options or LayoutOptions(name=layout.name, kernel_block_size="auto")
-        if kernel_block_size is None and options.kernel_block_size != "auto":
-            kernel_block_size = options.kernel_block_size
-        layout = options.name
-    chosen = _choose_layouts(config, candidates(layout, placement in LETTERED))
+    asked: LayoutChoice = REGISTRIES["layout"].get(layout)() if isinstance(layout, str) else layout
+    chosen = _choose_layouts(config, asked.candidates(movable=placement in LETTERED))
+    if kernel_block_size is None:
+        kernel_block_size = asked.kernel_block_size
     kernel = KernelBlocks(kernel_block_size, any_kernel_block)
     if placement in LETTERED:
         result = _lettered(config, chosen, placement, kernel)
@@ -202,7 +200,8 @@ def _restrided(
         return ()
     return (
         f"{len(moved)} attention layers are re-strided: K and V of a block lie in its own page, "
-        f"because other layers split the same bytes differently (first: {moved[0]})",
+        "because other layers split the same bytes differently, or lie beside it in a slot (first: "
+        f"{moved[0]})",
     )
 
 
@@ -215,7 +214,7 @@ def _lettered(
 ) -> AddressMap:
     """H and N are fixed too, so only layouts that keep a token's content together can be moved."""
     for name, layout in chosen.items():
-        if layout is not None and layout.name not in MOVABLE:
+        if layout is not None and not layout.is_movable:
             raise ConfigError(
                 Problem(
                     "placement",

@@ -18,7 +18,7 @@ from kvpipe.stages.grouping._problems import refuse
 
 
 @dataclass
-class _Bucket:
+class _SizedBucket:
     """Layers of one type. by_size: names by page size, sizes in order of appearance."""
 
     layers: Layers = field(default_factory=dict)
@@ -55,7 +55,7 @@ class _Bucket:
 
 def packed_groups(layers: Layers, rules: EngineRules) -> tuple[KVCacheGroupSpec, ...]:
     """All groups, bucket by bucket in order of appearance."""
-    buckets = _buckets(layers, rules)
+    buckets = _sized_buckets(layers, rules)
     repeats = _repeats_per_group(buckets)
     splits = [cdiv(b.count, repeats) if repeats and b.count else 1 for b in buckets]
     states = [_splits_further(b, bool(repeats)) for b in buckets]
@@ -73,21 +73,21 @@ def packed_groups(layers: Layers, rules: EngineRules) -> tuple[KVCacheGroupSpec,
     )
 
 
-def _buckets(layers: Layers, rules: EngineRules) -> list[_Bucket]:
-    buckets: list[_Bucket] = []
-    home: dict[int, _Bucket] = {}
+def _sized_buckets(layers: Layers, rules: EngineRules) -> list[_SizedBucket]:
+    buckets: list[_SizedBucket] = []
+    home: dict[int, _SizedBucket] = {}
     for name, spec in layers.items():
         if id(spec) not in home:
             firsts = ((next(iter(b.layers.values())), b) for b in buckets)
             found = next((b for first, b in firsts if joins(first, spec, rules)), None)
             if found is None:
-                buckets.append(found := _Bucket())
+                buckets.append(found := _SizedBucket())
             home[id(spec)] = found
         home[id(spec)].add(name, layers)
     return buckets
 
 
-def _repeats_per_group(buckets: Sequence[_Bucket]) -> int | None:
+def _repeats_per_group(buckets: Sequence[_SizedBucket]) -> int | None:
     """d: repeats a group, so that rounding every balanced bucket up to multiples of it adds least
     (ties: the larger); None if no balanced bucket mixes page sizes."""
     balanced = [bucket.count for bucket in buckets if bucket.count]
@@ -101,22 +101,22 @@ def _repeats_per_group(buckets: Sequence[_Bucket]) -> int | None:
     return min(range(max(mixing), max(balanced) + 1), key=lambda d: (added(d), -d))
 
 
-def _splits_further(bucket: _Bucket, repeats_are_set: bool) -> bool:
+def _splits_further(bucket: _SizedBucket, repeats_are_set: bool) -> bool:
     """States always; windows, which hold few blocks too, where no repeats are set."""
     first = next(iter(bucket.layers.values()))
     return first.is_state or (not repeats_are_set and first.splits_like_states)
 
 
-def _one_of_each(bucket: _Bucket) -> int:
+def _one_of_each(bucket: _SizedBucket) -> int:
     return sum(bucket.by_size)
 
 
-def _widest(bucket: _Bucket, k: int) -> int:
+def _widest(bucket: _SizedBucket, k: int) -> int:
     """Bytes of the widest of k groups of this bucket."""
     return max(sum(spec.page_size_bytes for spec in group.values()) for group in bucket.groups(k))
 
 
-def _state_splits(bucket: _Bucket, anchor: int) -> int:
+def _state_splits(bucket: _SizedBucket, anchor: int) -> int:
     """Groups of about the anchor's bytes."""
     first = next(iter(bucket.layers.values()))
     k = cdiv(len(bucket.layers), max(1, anchor // first.page_size_bytes))

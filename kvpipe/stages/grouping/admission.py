@@ -14,6 +14,7 @@ from functools import cached_property
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import DoesNotFit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.stages.grouping.lengths import longest_length
 from kvpipe.stages.grouping.pool import Pool
 from kvpipe.text.figures import count
 
@@ -84,17 +85,6 @@ def _bound(rules: EngineRules) -> Callable[[KVCacheSpec, RequestLimits], int]:
     if rules.request_bound == "peak_blocks":
         return lambda spec, limits: spec.peak_blocks(limits)
     return lambda spec, limits: spec.max_blocks(limits)
-
-
-def longest_length(fits: Callable[[int], bool], longest: int) -> int | None:
-    """The largest n in 1..longest with fits(n), which holds for every shorter length, too."""
-    if fits(longest):
-        return longest
-    low, high = 0, longest  # low fits (or is nothing), high does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low or None
 
 
 def admit(ranks: Sequence[Admission], limits: RequestLimits, fit: bool) -> RequestLimits:

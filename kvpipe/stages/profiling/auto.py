@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.request.confdir import shipped_option
-from kvpipe.request.quantities import Bytes
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -16,6 +15,7 @@ from kvpipe.stages.profiling.base import (
     same_on_every_rank,
 )
 from kvpipe.stages.profiling.estimate import EstimateProfiling
+from kvpipe.text.quantities import Bytes
 
 
 class AutoProfiling:

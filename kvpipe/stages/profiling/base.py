@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kvpipe.backends.base import MemoryInfo
 from kvpipe.logs.engine_log import EngineLog
@@ -16,6 +16,15 @@ class AsksMemory(Protocol):
     """What profiling needs of a backend."""
 
     def memory_info(self) -> MemoryInfo: ...
+
+
+@runtime_checkable
+class Profiling(Protocol):
+    """A stage plugin also has `Options` and takes them in its constructor."""
+
+    def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
+        """ConfigError where the request gives too little to say anything."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

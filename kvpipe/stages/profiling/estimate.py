@@ -15,7 +15,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from kvpipe.engines.defaults import all_ranks_sample, graphs_reserved, others_charged
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.models.base import ModelGeometry
-from kvpipe.request.quantities import Bytes, parse_size
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
 from kvpipe.stages.profiling._weights import adapters
 from kvpipe.stages.profiling.base import (
@@ -28,6 +27,7 @@ from kvpipe.stages.profiling.base import (
 )
 from kvpipe.stages.profiling.estimate_notes import estimate_notes
 from kvpipe.stages.profiling.estimates import GIB, Estimate, activations, context, graphs
+from kvpipe.text.quantities import Bytes, parse_size
 
 
 class EstimateProfiling:
@@ -167,18 +167,16 @@ def loading(weights: MemoryItem, request: ProfilingRequest) -> MemoryItem:
 def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
     """Bytes of the weights that a rank of this stage holds."""
     model, tp, pp = request.model, request.parallel.tp, request.parallel.pp
-    served = DTYPE_BYTES[request.served_dtype]
+    total = model.bytes_of_weights(request.served_dtype)
     if model.rank_parameters is not None and model.parameter_count:
         first_layer = sum(request.stage_layers[:stage])
         here = range(first_layer, first_layer + request.stage_layers[stage])
         count = model.rank_parameters(tp, here, stage == 0, stage == pp - 1)
-        whole = model.weight_bytes or model.parameter_count * served
-        num_bytes = round(count * whole / model.parameter_count)
+        num_bytes = round(count * total / model.parameter_count)
         words = f"{count:,} of {model.parameter_count:,} parameters"
         quantised = model.weight_bytes is not None and (tp, pp) != (1, 1)
-        how = "estimated" if quantised else "exact"
+        how = "estimated" if quantised or model.is_formula else "exact"
         return MemoryItem(name="weights", num_bytes=num_bytes, how=how, source=words)
-    total = model.weight_bytes or (model.parameter_count or 0) * served
     if not total:
         raise ConfigError(
             Problem(
@@ -190,8 +188,9 @@ def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
         )
     if tp * pp == 1:
         words = f"{model.parameter_count:,} parameters" if model.parameter_count else "the preset"
-        return MemoryItem(name="weights", num_bytes=total, how="exact", source=words)
-    embedding = model.vocab_size * model.hidden_size * served
+        how = "estimated" if model.is_formula else "exact"
+        return MemoryItem(name="weights", num_bytes=total, how=how, source=words)
+    embedding = model.vocab_size * model.hidden_size * DTYPE_BYTES[request.served_dtype]
     share = request.stage_layers[stage] / sum(request.stage_layers)
     mine = round((total - embedding) * share) + (embedding if stage in (0, pp - 1) else 0)
     return MemoryItem(

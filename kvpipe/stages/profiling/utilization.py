@@ -12,7 +12,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.errors import DoesNotFit
-from kvpipe.request.quantities import Bytes
 from kvpipe.specs.base import cdiv
 from kvpipe.stages.profiling._weights import adapters, weights
 from kvpipe.stages.profiling.base import (
@@ -24,6 +23,7 @@ from kvpipe.stages.profiling.base import (
     device_total,
     same_on_every_rank,
 )
+from kvpipe.text.quantities import Bytes
 
 GIB = 2**30
 # CUDA context, cuBLAS workspaces and the allocator's own slack, as engines log it on one GPU.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
 from kvpipe.engines.base import EngineRules
 from kvpipe.engines.defaults import block_size_on_a_cpu
 from kvpipe.errors import ConfigError, Problem, SpecError
-from kvpipe.layouts.auto import candidates
-from kvpipe.layouts.base import Layout
+from kvpipe.layouts.base import Layout, LayoutChoice
 from kvpipe.notes import Note
 from kvpipe.request.config import CacheConfig
 from kvpipe.specs.base import KVCacheSpec
@@ -43,11 +42,11 @@ STATE_CHUNK_SIZE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSizes:
-    """layout: the name of the chosen one, `auto` included. default: tokens, where none are set."""
+    """default: tokens, where none are set."""
 
     cache: CacheConfig
     rules: EngineRules
-    layout: str
+    layout: LayoutChoice
     default: int = DEFAULT_BLOCK_SIZE
 
     @property
@@ -109,9 +108,17 @@ class BlockSizes:
             key, knob = "cache.mamba_page_size_padded", "leave it null for no padding"
             raise ConfigError(Problem(key, error.expected, error.got, knob)) from None
 
+    def quantum(self, specs: Iterable[KVCacheSpec]) -> int | None:
+        """Tokens that a block is a multiple of where `beside_states` made it hold a state; None
+        where it did not, or where pages are padded by hand and stay as they are."""
+        kinds = {spec.is_state for spec in specs}
+        if len(kinds) < 2 or self.cache.mamba_page_size_padded is not None:
+            return None
+        return self.asked or self.default
+
     def _multiple(self, attention: Sequence[KVCacheSpec], tokens: Callable[[Layout], int]) -> int:
         """What every attention layer's layout asks for, together."""
-        layouts = candidates(self.layout)
+        layouts = self.layout.candidates()
         return lcm(*(next((tokens(y) for y in layouts if not y.refuses(s)), 1) for s in attention))
 
     def _alignment(self, attention: Sequence[KVCacheSpec]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import OWN, EngineDefaults, chunked_beyond, defaults_of
 from kvpipe.engines.versions import standing
 from kvpipe.notes import Hint, Note, Proposal
@@ -27,7 +28,7 @@ def resolve_sizes(config: RunConfig, device: ResolvedDevice, max_model_len: int)
     """Set values as they are; "auto" as a server of the planned release takes it on this device
     (kvpipe's own rules: the same everywhere)."""
     scheduler = config.scheduler
-    planned = config.plugins["engine"].make().version
+    planned = config.plugins["engine"].make(Engine).rules.version
     found = _defaults(config, planned, device, max_model_len) if planned else OWN
     asked: dict[str, Any] = {
         "scheduler.max_num_batched_tokens": scheduler.max_num_batched_tokens,

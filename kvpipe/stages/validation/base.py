@@ -8,10 +8,21 @@ made or a byte is owned.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
+from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import CacheLayer, RequestLimits
+
+
+@runtime_checkable
+class Validation(Protocol):
+    """A stage plugin also has `Options` and takes them in its constructor."""
+
+    def run(self, config: RunConfig) -> ResolvedRun:
+        """ConfigError with every problem of the request."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +62,9 @@ class ResolvedParallel:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedRun:
-    """What every later stage is given a part of. backend_reason: why `auto` chose it."""
+    """What every later stage is given a part of. backend_reason: why `auto` chose it.
+    block_quantum: tokens that a block is a multiple of, where the layers' own blocks were grown to
+    hold a state (None: they were not, or pages are padded by hand)."""
 
     model: ModelGeometry
     served_dtype: str
@@ -66,3 +79,4 @@ class ResolvedRun:
     max_num_seqs: int
     gpu_memory_utilization: float
     notes: tuple[Note, ...] = ()
+    block_quantum: int | None = None

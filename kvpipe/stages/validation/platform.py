@@ -14,8 +14,11 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.engines.arguments import Arguments, refused_arguments
+from kvpipe.engines.base import Engine
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.models.base import ModelGeometry
+from kvpipe.layouts.base import LayoutChoice
+from kvpipe.models.base import ModelGeometry, ModelReader
+from kvpipe.models.formats.base import WeightFormat
 from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
@@ -54,10 +57,11 @@ class _Resolution:
     def __post_init__(self) -> None:
         self.problems: list[Problem] = []
         self.notes: list[Note] = []
+        self.block_quantum: int | None = None
 
     def resolve(self) -> ResolvedRun:
         config = self.config
-        model = self.attempt(lambda: config.plugins["model"].make().read())
+        model = self.attempt(lambda: self.model())
         # Only backends that run on GPUs have an index (backends/base.py).
         gpu_index: int = getattr(config.plugins["backend"].options, "gpu_index", 0)
         device = self.attempt(lambda: resolve_device(config.device, gpu_index))
@@ -86,7 +90,7 @@ class _Resolution:
                 compute_capability=device.compute_capability,
                 latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
             ),
-            config.plugins["engine"].make().version,
+            config.plugins["engine"].make(Engine).rules.version,
         )
         if self.problems or lengths is None or backend is None or ranks is None:
             raise ConfigError(self.problems)
@@ -105,6 +109,7 @@ class _Resolution:
             max_num_seqs=sizes.max_num_seqs,
             gpu_memory_utilization=sizes.gpu_memory_utilization,
             notes=tuple(self.notes),
+            block_quantum=self.block_quantum,
         )
 
     def attempt(self, step: Callable[[], T]) -> T | None:
@@ -115,6 +120,12 @@ class _Resolution:
             known = {(problem.key, problem.got) for problem in self.problems}
             self.problems += [p for p in error.problems if (p.key, p.got) not in known]
             return None
+
+    def model(self) -> ModelGeometry:
+        """The model with its weights as they are to be stored."""
+        plugins = self.config.plugins
+        published = plugins["model"].make(ModelReader).read()
+        return plugins["weights"].make(WeightFormat).stored(published)
 
     # --- parallel, lengths, what-if ---------------------------------------------------------------
     def parallel(self) -> ResolvedParallel:
@@ -173,7 +184,7 @@ class _Resolution:
     def encoder_budget(self, model: ModelGeometry, sizes: StepSizes) -> int:
         """Encoder tokens of one request: what its encoder gives, and under vLLM at least the batch
         budget, which it reserves for cross attention."""
-        reserves = bool(self.config.plugins["engine"].make().version)
+        reserves = bool(self.config.plugins["engine"].make(Engine).rules.version)
         if not model.encoder_tokens or not reserves:
             return model.encoder_tokens
         return max(model.encoder_tokens, sizes.max_num_batched_tokens)
@@ -237,7 +248,7 @@ class _Resolution:
         length: int,
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
-        rules = self.config.plugins["engine"].make()
+        rules = self.config.plugins["engine"].make(Engine).rules
         kinds = {each.spec for each in model.caches}
         default = default_block_size(rules, device.type, kinds)
         block_size = default if cache.block_size == "auto" else cache.block_size
@@ -258,13 +269,14 @@ class _Resolution:
         )
         layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
         self.check_latent_dtype(layers)
-        layout = self.config.plugins["layout"].name
+        layout = self.config.plugins["layout"].make(LayoutChoice)
         blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
         attention = [spec for _, spec in layers if not spec.is_state]
         if attention and device.type != "cpu":
             self.attempt(lambda: blocks.check(attention))
         layers, notes = blocks.beside_states(layers, model.state_chunk_size)
         self.notes += notes
+        self.block_quantum = blocks.quantum(spec for _, spec in layers)
         return layers
 
     def check_latent_dtype(self, layers: list[Layer]) -> None:

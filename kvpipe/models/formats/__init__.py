@@ -1,0 +1,1 @@
+"""How a model's weights are stored: as published, or as another choice would have them."""

@@ -1,0 +1,148 @@
+"""Writes kvpipe/schemas/<document>.json: a JSON Schema for what each command writes and prints.
+
+    python tools/schemas.py
+
+The types are those of real documents of many requests; the descriptions of plan.json's keys are
+those of docs/plan_schema.md. A key that every document has is required. Lists may be folded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import kvpipe
+from kvpipe.commands.base import Command
+from kvpipe.errors import KvpipeError
+from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import words_to_overrides
+from kvpipe.plugins import COMMANDS
+from kvpipe.report.base import Answer
+from kvpipe.report.document import plan_document
+from kvpipe.report.json_ import failure_document
+from kvpipe.report.of_run import report_input
+
+ROOT = Path(__file__).parents[1]
+SCHEMAS = ROOT / "kvpipe" / "schemas"
+# Objects whose keys are names of things, not keys of ours.
+MAPS = re.compile(
+    r"(config|backend|seconds|log|bytes\.causes|.*\.(fields|peak|steady|changes)|advice\[\]"
+    r"|notes\[\]\.changes.*|findings\[\]\.value)"
+)
+REPEAT = {
+    "type": "object",
+    "description": "a run of items: the first, how many, and what grows from one to the next",
+    "required": ["$repeat", "first"],
+    "properties": {"$repeat": {"type": "integer", "minimum": 2}, "first": {}, "step": {}},
+    "additionalProperties": False,
+}
+RUNS: Mapping[str, Sequence[Sequence[str]]] = {
+    "plan": (
+        ["model=llama", "cache=sliding", "backend=host", "cache.kv_cache_memory_bytes=256MiB"],
+        ["model=gemma3_27b", "device=h200", "backend=meta", "parallel=pp2", "cache=fp8"],
+        ["model=jamba", "device=h200", "backend=meta", "parallel.tensor_parallel_size=4"],
+        ["model=whisper_large_v3", "device=cpu", "backend=meta"],
+        ["model=deepseek_v3_2", "device=h200", "backend=meta", "parallel.tensor_parallel_size=16"],
+        ["model=longformer", "device=cpu", "backend=meta"],
+    ),
+    "find": (
+        ["model=llama", "device=h100", "want.requests=16", "want.length=8192"],
+        ["model=llama3_70b", "device=l4", "want.requests=16", "want.length=8192"],
+        ["model=llama", "device=cpu", "want.requests=4", "want.length=1024"],
+        ["model=llama", "device=h100", "engine=vllm_0_33", "want.requests=1", "want.length=512"],
+    ),
+    "replay": (
+        ["model=llama", "device=h100", "trace=synthetic", "trace.max_requests=20"],
+        ["model=llama", "device=cpu", "trace=mooncake_sample", "trace.max_requests=20"],
+        ["model=llama", "device=cpu", "trace=azure_code_sample", "engine=vllm_0_33"],
+    ),
+    "doctor": (["sample"],),
+    "failure": (
+        ["model=llama3_70b", "device=l4"],
+        ["model=llama", "cache.block_size=abc"],
+    ),
+}
+
+
+def answer_of_command(words: Sequence[str]) -> Answer:
+    prepared = prepared_request(words_to_overrides(words)).prepared
+    return prepared.config.plugins["command"].make(Command).run(prepared, None)
+
+
+def documents(name: str) -> Iterator[Any]:
+    """Whole documents, as they are before they are folded."""
+    for overrides in RUNS[name]:
+        try:
+            if name in COMMANDS:
+                yield answer_of_command([name, *overrides]).document
+                continue
+            result = kvpipe.run(overrides)
+            if name == "plan":
+                yield plan_document(report_input(result))
+        except KvpipeError as error:
+            yield failure_document(error)
+
+
+def schema_of(name: str, found: Sequence[Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    plain = [json.loads(json.dumps(document)) for document in found]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"kvpipe {name}",
+        **_schema(plain, "", texts),
+        "$defs": {"repeat": REPEAT},
+    }
+
+
+def _schema(values: Sequence[Any], path: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Of values that stand in one place."""
+    types = sorted({_type(value) for value in values})
+    if "number" in types and "integer" in types:
+        types.remove("integer")
+    found: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
+    if words := texts.get(path):
+        found["description"] = words
+    objects = [value for value in values if isinstance(value, dict)]
+    if objects and not MAPS.fullmatch(path):
+        keys = dict.fromkeys(key for value in objects for key in value)
+        found["required"] = [key for key in keys if all(key in value for value in objects)]
+        found["properties"] = {
+            key: _schema(
+                [value[key] for value in objects if key in value],
+                f"{path}.{key}".lstrip("."),
+                texts,
+            )
+            for key in keys
+        }
+    items = [item for value in values if isinstance(value, list) for item in value]
+    if items:
+        found["items"] = {"anyOf": [_schema(items, f"{path}[]", texts), {"$ref": "#/$defs/repeat"}]}
+    return found
+
+
+def _type(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    return names.get(type(value), "object")
+
+
+def descriptions() -> dict[str, str]:
+    page = (ROOT / "docs" / "plan_schema.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", page, re.MULTILINE)
+    return {key: text for key, text in rows}
+
+
+def main() -> None:
+    SCHEMAS.mkdir(exist_ok=True)
+    for name in RUNS:
+        texts = descriptions() if name == "plan" else {}
+        text = json.dumps(schema_of(name, list(documents(name)), texts), indent=1) + "\n"
+        (SCHEMAS / f"{name}.json").write_text(text, encoding="utf-8")
+        print(name, len(text))
+
+
+if __name__ == "__main__":
+    main()
