@@ -10,6 +10,8 @@ import pytest
 
 from kvpipe.errors import ConfigError
 from kvpipe.models.base import ModelGeometry
+from kvpipe.models.config_file import parse_config
+from kvpipe.models.draft_files import read_draft
 from kvpipe.models.hf import PLUGIN
 from kvpipe.specs.base import SpecContext
 from kvpipe.specs.mamba import MambaSpec
@@ -86,6 +88,36 @@ def test_heads_and_mlps_draft_without_a_cache(draft: dict[str, Any], tmp_path: P
     assert any("stores no K/V" in note or "drafts with" in note for note in model.notes)
 
 
+@pytest.mark.parametrize(
+    ("draft", "parameters"),
+    [
+        (
+            {"model_type": "medusa", "hidden_size": 256, "num_heads": 4, "vocab_size": 1000},
+            4 * (256 * 256 + 1000 * 256),
+        ),
+        (
+            {"model_type": "mlp_speculator", "n_predict": 3, "inner_dim": 256, "emb_dim": 512,
+             "vocab_size": 1000},
+            3 * (1000 * 256 + 1000 * 256 + 2 * 256) + 512 * 256 + 2 * 256 * 256,
+        ),
+        (
+            {"model_type": "mlp_speculator", "n_predict": 3, "inner_dim": 256, "emb_dim": 512,
+             "vocab_size": 1000, "tie_weights": True},
+            1000 * 256 + 1000 * 256 + 2 * 256 + 512 * 256 + 256 * 256,
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_draft_without_a_cache_weighs_follows_from_its_file_and_is_no_exact_figure(
+    draft: dict[str, Any], parameters: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "draft"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(draft))
+    file = parse_config(path / "config.json", "config.json", "draft", path)
+    model = read_draft(file)
+    assert (model.parameter_count, model.is_formula) == (parameters, True)
+
+
 def test_a_prediction_layer_is_counted_with_its_weights(tmp_path: Path) -> None:
     plain = with_draft(tmp_path, KINDS["a small model"]).parameter_count
     model = with_draft(tmp_path, "mtp", num_nextn_predict_layers=1)
@@ -95,6 +127,7 @@ def test_a_prediction_layer_is_counted_with_its_weights(tmp_path: Path) -> None:
     own = plain - (layer + 2 * 1000 * 256 + 256) if plain else 0
     assert model.parameter_count == own + more
     assert any(f"{more:,} parameters" in note for note in model.notes)
+    assert model.is_formula and not with_draft(tmp_path, KINDS["a small model"]).is_formula
 
 
 def test_qwen3_next_has_a_prediction_layer_although_its_file_has_no_key(tmp_path: Path) -> None:

@@ -54,8 +54,9 @@ def _many_tables(result: Result, cap: Capacity) -> Iterator[Note]:
     if result.plan.slots is None:
         if tables < SPLIT_TABLES:
             return
-        text += "; layers that differ in size from the others, such as a drafter's, make them many"
-        yield Note(text=text, knob="a drafter with the model's KV heads, head size and dtype")
+        text += "; layers that differ from the others in K/V heads, head size or dtype, such as a "
+        text += "drafter's, make them many"
+        yield Note(text=text)
         return
     change = {"grouping.objective": "fewest_tables"}
     if found := _tried(result, change, lambda plan: 2 * len(plan.groups) <= tables):

@@ -77,6 +77,7 @@ def _with_mtp(model: ModelGeometry, file: ConfigFile) -> ModelGeometry:
         num_draft_layers=count,
         caches=model.caches + drafts,
         parameter_count=counted + weights if counted and weights else counted,
+        is_formula=model.is_formula or bool(weights),
         rank_parameters=_with_last_stage(model.rank_parameters, weights),
         notes=(*model.notes, note),
     )
@@ -114,6 +115,7 @@ def _with_model(model: ModelGeometry, draft: ModelGeometry) -> ModelGeometry:
         if both
         else None,
         weight_bytes=_added_bytes(model, draft),
+        is_formula=model.is_formula or draft.is_formula,
         rank_parameters=None,  # how a draft's weights are split is not known
         notes=(*model.notes, f"drafts with {draft.name}: {draft.num_layers} more layer(s)"),
     )

@@ -51,7 +51,9 @@ class ModelGeometry:
     knows every weight: (tp, layers of the stage, first stage?, last stage?) -> parameters.
     quantized_with: how its weights are quantised ("" where they are not). is_converted: they are
     not as published; load_as: what tells an engine to convert them as it loads ("": nothing does).
-    weights: every tensor, where a reader knows them: asked only by who needs them one by one."""
+    weights: every tensor, where a reader knows them: asked only by who needs them one by one.
+    is_formula: a part of the count follows from what such drafts usually have, and was held against
+    no header."""
 
     name: str
     file_dtype: str
@@ -71,6 +73,7 @@ class ModelGeometry:
     kv_dtype: str | None = None  # of the KV cache, where the checkpoint declares one
     adapter_bytes: int = 0  # of a LoRA that lies beside the model, as stored
     max_loras: int = 0  # such adapters on the device at once
+    is_formula: bool = False
     num_draft_layers: int = 0  # the last layers, of a model that drafts tokens for this one
     experts_per_token: int = 0
     expert_size: int = 0

@@ -16,6 +16,7 @@ from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import ConfigFile
 from kvpipe.models.reading import read_geometry
 
+NOT_COUNTED = "; its file does not say its weights, which are not counted"
 _WITHOUT_CACHE = ("medusa", "mlp_speculator")
 _EAGLE = ("eagle", "eagle3")
 _STATES = {"eagle": 2, "eagle3": 3}  # hidden states side by side that its projection reads
@@ -47,6 +48,9 @@ def kind_of(raw: Mapping[str, Any]) -> str:
 
 
 def _without_cache(file: ConfigFile, kind: str) -> ModelGeometry:
+    counted = {"medusa": _medusa_parameters, "mlp_speculator": _mlp_parameters}[kind](
+        Values(file.raw)
+    )
     return ModelGeometry(
         name=file.name,
         file_dtype=file.dtype or "float16",
@@ -54,8 +58,33 @@ def _without_cache(file: ConfigFile, kind: str) -> ModelGeometry:
         num_layers=0,
         caches=(),
         source="config.json",
-        notes=(f"{file.name} ({kind}) stores no K/V; its weights are not counted",),
+        parameter_count=counted,
+        is_formula=counted is not None,
+        notes=(f"{file.name} ({kind}) stores no K/V{'' if counted else NOT_COUNTED}",),
     )
+
+
+def _medusa_parameters(values: Values) -> int | None:
+    """Heads of residual square matrices, each with an output projection of its own (vLLM:
+    model_executor/models/medusa.py); biases, which some files have, are left out."""
+    heads = values.number("medusa_num_heads") or values.number("num_heads")
+    hidden, words = values.number("hidden_size"), values.number("truncated_vocab_size")
+    words = words or values.number("vocab_size")
+    layers = values.number("medusa_num_layers") or values.number("num_hidden_layers", 1)
+    return heads * (layers * hidden**2 + words * hidden) if heads and hidden and words else None
+
+
+def _mlp_parameters(values: Values) -> int | None:
+    """For each token ahead an embedding, a projection, a norm and a head; tied, all but the first
+    projection are one (vLLM: model_executor/models/mlp_speculator.py)."""
+    ahead, words = values.number("n_predict"), values.number("vocab_size")
+    wide = values.number("emb_dim")
+    inner = values.number("inner_dim") or wide
+    if not (ahead and words and wide):
+        return None
+    own = 1 if values.flag("tie_weights") else ahead
+    later = min(ahead - 1, own)
+    return own * (2 * words * inner + 2 * inner) + wide * inner + later * inner**2
 
 
 def _as_eagle(model: ModelGeometry, file: ConfigFile, kind: str) -> ModelGeometry:
@@ -70,7 +99,9 @@ def _as_eagle(model: ModelGeometry, file: ConfigFile, kind: str) -> ModelGeometr
     counted = blocks + wider + _STATES[kind] * hidden**2 + words * hidden
     note = "a draft's weights follow from its file: its layers, what it reads, its own head"
     notes = (*model.notes, note)
-    return replace(model, parameter_count=counted, rank_parameters=None, notes=notes)
+    return replace(
+        model, parameter_count=counted, rank_parameters=None, notes=notes, is_formula=True
+    )
 
 
 def _attention_rows(model: ModelGeometry) -> int:

@@ -135,7 +135,6 @@ def _too_small(
     if longest:  # the rank that allows the shortest length decides
         counted = [each for each in ranks if not _is_exempt(each)]
         rank = min(counted, key=lambda each: each.longest(limits) or 0)
-    runs = longest_that_runs(ranks, limits) if longest else None
     have = max(0, rank.memory)
     page = rank.pool.bytes_per_block or 1
     where = f" on rank {ranks.index(rank)}" if len(ranks) > 1 else ""

@@ -27,7 +27,8 @@ def weights(request: ProfilingRequest) -> MemoryItem:
             )
         )
     if ranks == 1:
-        return MemoryItem(name="weights", num_bytes=total, how="exact", source=source)
+        how = "estimated" if request.model.is_formula else "exact"
+        return MemoryItem(name="weights", num_bytes=total, how=how, source=source)
     source += f" / {ranks} ranks (replicated parts not counted twice)"
     return MemoryItem(name="weights", num_bytes=cdiv(total, ranks), how="estimated", source=source)
 

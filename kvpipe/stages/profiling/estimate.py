@@ -175,7 +175,7 @@ def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
         num_bytes = round(count * total / model.parameter_count)
         words = f"{count:,} of {model.parameter_count:,} parameters"
         quantised = model.weight_bytes is not None and (tp, pp) != (1, 1)
-        how = "estimated" if quantised else "exact"
+        how = "estimated" if quantised or model.is_formula else "exact"
         return MemoryItem(name="weights", num_bytes=num_bytes, how=how, source=words)
     if not total:
         raise ConfigError(
@@ -188,7 +188,8 @@ def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
         )
     if tp * pp == 1:
         words = f"{model.parameter_count:,} parameters" if model.parameter_count else "the preset"
-        return MemoryItem(name="weights", num_bytes=total, how="exact", source=words)
+        how = "estimated" if model.is_formula else "exact"
+        return MemoryItem(name="weights", num_bytes=total, how=how, source=words)
     embedding = model.vocab_size * model.hidden_size * DTYPE_BYTES[request.served_dtype]
     share = request.stage_layers[stage] / sum(request.stage_layers)
     mine = round((total - embedding) * share) + (embedding if stage in (0, pp - 1) else 0)
