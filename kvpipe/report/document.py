@@ -15,6 +15,7 @@ from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, Plan, RankPlan
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.run_input import ReportInput
+from kvpipe.report.verdict import verdict_of
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 
@@ -29,6 +30,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "job": report.job,
+        "verdict": verdict_of(report).short,
         "headline": asdict(report.headline),
         "config": dict(report.config),
         "plan": _plan(report.plan),
