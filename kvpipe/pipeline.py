@@ -15,8 +15,8 @@ from typing import Any
 from kvpipe.backends.base import Backend
 from kvpipe.cache.addresses import AddressMap
 from kvpipe.cache.plan import Plan
-from kvpipe.engines.base import EngineRules
-from kvpipe.errors import ConfigError, DoesNotFit
+from kvpipe.engines.base import Engine, EngineRules
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.plugins import REGISTRIES
 from kvpipe.processes.agree import on_every_rank, place, world
@@ -24,11 +24,12 @@ from kvpipe.request.confdir import shipped_option
 from kvpipe.request.config import RunConfig, collect
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.allocation.base import Allocation, AllocationRequest
-from kvpipe.stages.allocation.placements import LETTERED
+from kvpipe.stages.allocation.kernel_sizes import whole_block_sizes
+from kvpipe.stages.allocation.placements import LETTERED, SLOTTED
 from kvpipe.stages.binding.base import Binding, BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import Grouping, GroupingRequest
 from kvpipe.stages.grouping.planning import COMPARED
-from kvpipe.stages.profiling.base import MemoryProfile, Profiling, ProfilingRequest, memory_knob
+from kvpipe.stages.profiling.base import MemoryProfile, Profiling, ProfilingRequest
 from kvpipe.stages.profiling.every_rank import profile_every_rank
 from kvpipe.stages.validation.base import ResolvedRun, Validation
 from kvpipe.stages.validation.layers import stage_sizes
@@ -121,10 +122,10 @@ def execute(prepared: Prepared) -> Result:
 
 def profile_ranks(prepared: Prepared, backend: Backend) -> MemoryProfile:
     """Stage 2 alone."""
-    config, resolved = prepared.config, prepared.resolved
+    config = prepared.config
     return profile_every_rank(
         config.plugins["profiling"].make(Profiling),
-        _profiling(config, resolved),
+        profiling_request(prepared),
         backend,
         sizes=config.parallel.rank_memory_bytes,
         may_exceed_device=config.cache.may_exceed_device,
@@ -166,7 +167,9 @@ def _timed(timings: dict[str, float], stage: str) -> Iterator[None]:
 
 
 # --- the parts of the request that each stage is given ---
-def _profiling(config: RunConfig, resolved: ResolvedRun) -> ProfilingRequest:
+def profiling_request(prepared: Prepared) -> ProfilingRequest:
+    """What stage 2 is asked."""
+    config, resolved = prepared.config, prepared.resolved
     return ProfilingRequest(
         model=resolved.model,
         served_dtype=resolved.served_dtype,
@@ -177,7 +180,23 @@ def _profiling(config: RunConfig, resolved: ResolvedRun) -> ProfilingRequest:
         max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
         max_num_seqs=resolved.max_num_seqs,
         stage_layers=tuple(stage_sizes(resolved.model.num_layers, config.parallel)),
-        engine_version=config.plugins["engine"].make(EngineRules).version,
+        engine_version=config.plugins["engine"].make(Engine).rules.version,
+    )
+
+
+def block_rules(config: RunConfig) -> EngineRules:
+    """ConfigError where the engine is planned by an arithmetic of its own, and owns no blocks."""
+    choice = config.plugins["engine"]
+    made = choice.make(Engine)
+    if isinstance(made, EngineRules):
+        return made
+    raise ConfigError(
+        Problem(
+            choice.key,
+            "an engine whose blocks kvpipe manages (kvpipe, vllm, vllm_0_17, vllm_0_33)",
+            f"'{choice.name}', which is planned only",
+            f"`kvpipe run engine={choice.name}` says what its memory becomes",
+        )
     )
 
 
@@ -192,17 +211,21 @@ def _grouping(
         ranks=tuple(rank.layers for rank in resolved.ranks),
         limits=resolved.limits,
         memory=memory,
-        rules=config.plugins["engine"].make(EngineRules),
+        rules=block_rules(config),
         fit=resolved.fit,
         disable_hybrid_kv_cache_manager=config.cache.disable_hybrid_kv_cache_manager,
         num_gpu_blocks_override=config.cache.num_gpu_blocks_override,
         kv_cache_layout=placement.upper() if placement in LETTERED else "LBNHC",
         max_num_seqs=resolved.max_num_seqs,
         compared=compared,
-        memory_knob=memory_knob(
-            config.plugins["profiling"].make(Profiling),
-            resolved.device,
-            is_set=config.cache.kv_cache_memory_bytes is not None,
+        may_place_slots=placement in SLOTTED,
+        block_quantum=resolved.block_quantum,
+        shares_prefixes=config.cache.enable_prefix_caching,
+        kernel_sizes=whole_block_sizes(
+            (layer.spec for rank in resolved.ranks for layer in rank.layers),
+            config.plugins["layout"].make(LayoutChoice),
+            placement,
+            any_size=resolved.device.type == "cpu",
         ),
     )
 

@@ -8,7 +8,7 @@ through its tables.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -193,6 +193,29 @@ class ValueModel:
             assert at == len(slots), f"group {group}: {len(slots)} slots for {at} positions"
         for name, new in moves:
             self.tenants[name].stored += new
+
+    def write_drafts(self, guesses: Mapping[Hashable, Sequence[int]], sure: Sequence[int]) -> None:
+        """A sure token and the guesses of each request, all written where the slots say."""
+        for group, spec in enumerate(self.setting.specs):
+            slots = self.manager.slot_mapping(group).tolist()
+            for (name, drafted), token in zip(guesses.items(), sure, strict=True):
+                mine, slots = slots[: 1 + len(drafted)], slots[1 + len(drafted) :]
+                tenant = self.tenants[name]
+                ahead = replace(tenant, tokens=[*tenant.tokens, token, *drafted])
+                for position, slot in enumerate(mine, tenant.stored):
+                    if self._is_of_encoder(group):
+                        assert slot == -1
+                    elif position < self.manager.limits.max_model_len:
+                        self._write_one(group, ahead, position, slot)
+                    else:
+                        assert slot == -1 or spec.is_state
+            assert not slots
+
+    def accept(self, name: Hashable, sure: int, accepted: Sequence[int]) -> None:
+        """The sure token and these drafts after it are stored."""
+        self.manager.accept(name, len(accepted), accepted)
+        self.tenants[name].tokens += [sure, *accepted]
+        self.tenants[name].stored += 1 + len(accepted)
 
     def _write_one(self, group: int, tenant: Tenant, position: int, slot: int) -> None:
         spec = self.setting.specs[group]

@@ -8,6 +8,7 @@ import pytest
 from case_requests import prepared_case
 
 from kvpipe.answers.advice import advise, replan
+from kvpipe.answers.hints import stage_notes
 from kvpipe.errors import ConfigError
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result, execute
@@ -22,7 +23,7 @@ def run(*overrides: str) -> Result:
 
 def notes(*overrides: str) -> list[Note]:
     result = run(*overrides)
-    return [*result.prepared.resolved.notes, *advise(result)]
+    return [*stage_notes(result.prepared, result.profile, result.plan), *advise(result)]
 
 
 def found(text: str, *overrides: str) -> list[Note]:
@@ -33,8 +34,8 @@ def found(text: str, *overrides: str) -> list[Note]:
 TWINS = {
     "a draft layer sets the group size": (
         "8 draft layers",
-        ["model=qwen3_6_35b_dflash", "scheduler.max_model_len=32768"],
-        ["model=qwen3_6_35b", "scheduler.max_model_len=32768"],
+        ["model=qwen3_6_35b_dflash", "scheduler.max_model_len=32768", "engine=vllm_0_33"],
+        ["model=qwen3_6_35b", "scheduler.max_model_len=32768", "engine=vllm_0_33"],
     ),
     "few layers of a kind set the group size": (
         "of the others empty",
@@ -72,7 +73,8 @@ def test_a_warning_is_there_with_its_knob_and_not_in_the_twin_without_the_troubl
 ) -> None:
     text, trouble, twin = TWINS[name]
     (warning,) = found(text, *trouble)
-    assert warning.is_warning and warning.knob
+    assert warning.is_warning
+    assert bool(warning.knob) == bool(warning.changes)
     assert found(text, *twin) == []
 
 
@@ -95,7 +97,8 @@ def test_a_stage_whose_pages_cannot_be_unified_is_named_with_its_layers() -> Non
 
 
 def test_the_draft_warning_gives_the_shares_that_the_engine_would_print() -> None:
-    (note,) = found("8 draft layers", "model=qwen3_6_35b_dflash", "scheduler.max_model_len=32768")
+    asked = ["model=qwen3_6_35b_dflash", "scheduler.max_model_len=32768"]
+    (note,) = found("8 draft layers", *asked, "engine=vllm_0_17")
     assert "6 places (60.00%)" in note.text
     assert "groups of 2 would leave none, in 24 groups instead of 7" in note.text
 

@@ -41,24 +41,10 @@ def speculate(model: ValueModel, names: list[str], drafts: int, accepted: list[i
     guesses = {name: [7 + (i + len(name)) % 3 for i in range(drafts)] for name in names}
     model.copy(model.manager.append(names, sure, num_draft_tokens=drafts))
     for group in range(len(model.setting.specs)):
-        slots = model.manager.slot_mapping(group).tolist()
-        assert len(slots) == len(names) * (1 + drafts)
-        for name, token in zip(names, sure, strict=True):
-            mine, slots = slots[: 1 + drafts], slots[1 + drafts :]
-            tenant = model.tenants[name]
-            ahead = Tenant([*tenant.tokens, token, *guesses[name]], tenant.stored)
-            for i, slot in enumerate(mine):
-                position = tenant.stored + i
-                if position < 40:
-                    model._write_one(group, ahead, position, slot)
-                else:
-                    assert slot == -1 or model.setting.specs[group].is_state
+        assert len(model.manager.slot_mapping(group)) == len(names) * (1 + drafts)
+    model.write_drafts(guesses, sure)
     for name, token, num in zip(names, sure, accepted, strict=True):
-        tenant = model.tenants[name]
-        num = min(num, 39 - tenant.stored)
-        model.manager.accept(name, num, guesses[name][:num])
-        tenant.tokens += [token, *guesses[name][:num]]
-        tenant.stored += 1 + num
+        model.accept(name, token, guesses[name][: min(num, 39 - model.tenants[name].stored)])
     model.check()
 
 

@@ -15,8 +15,10 @@ from spec_walk import first_problem, problems
 
 from kvpipe.errors import ConfigError
 from kvpipe.front.prepared import prepared_request
-from kvpipe.plugins import REGISTRIES, SPECS
+from kvpipe.plugins import REGISTRIES, SECTIONS, SPECS
 from kvpipe.registry import Registry
+from kvpipe.report.folded import unfolded
+from kvpipe.request.plain_yaml import load_yaml
 from kvpipe.specs.bounds import WindowConflict
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.stages.grouping.base import Grouping
@@ -46,7 +48,7 @@ def test_an_installed_package_adds_a_stage_a_backend_a_layout_a_spec_and_their_y
     chosen += ["backend=kvx_counting", "attention=kvx_every_other", "model=tinyllama"]
     done = kvpipe(site, tmp_path, *chosen, "grouping.reserve_percent=75")
     assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
+    plan = unfolded(json.loads(done.stdout))
     assert plan["plan"]["ranks"][0]["size_bytes"] <= 16 * 2**20
     assert plan["backend"]["allocations"] == "1"
     assert plan["address_map"]["ranks"][0]["layers"][0]["layout"] == "kvx_flash"
@@ -78,7 +80,7 @@ def test_an_installed_package_adds_a_model_family_and_is_held_to_the_bytes(site,
     )
     done = kvpipe(site, tmp_path, "model=hf", f"model.path={tmp_path}", "device=h100_80gb")
     assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
+    plan = unfolded(json.loads(done.stdout))
     (group,) = plan["plan"]["ranks"][0]["groups"]
     assert len(group["layers"]) == 3
     # q, k, v, o of 64 x (64 + 32 + 32 + 64); MLPs of 3 x 64 x 96; a norm a layer and one at the end
@@ -87,7 +89,14 @@ def test_an_installed_package_adds_a_model_family_and_is_held_to_the_bytes(site,
     assert weights["num_bytes"] == 2 * by_hand
 
 
-def test_an_installed_package_adds_a_command_with_json_files_sweeps_and_help(site, tmp_path):
+@pytest.mark.full
+def test_a_command_of_theirs_can_be_swept(site, tmp_path):
+    words = ["kvx_layers", "model=tinyllama", "device=h100_80gb"]
+    swept = kvpipe(site, tmp_path, "-m", *words, "command.first=2,3", "report=text")
+    assert swept.returncode == 0 and "2 jobs, 2 fit" in swept.stdout, swept.stderr
+
+
+def test_an_installed_package_adds_a_command_with_json_files_and_help(site, tmp_path):
     words = ["kvx_layers", "model=tinyllama", "device=h100_80gb"]
     done = kvpipe(site, tmp_path, *words, "command.first=2", "report=json")
     assert done.returncode == 0, done.stderr
@@ -95,8 +104,6 @@ def test_an_installed_package_adds_a_command_with_json_files_sweeps_and_help(sit
     assert len(document["pages"]) == 2
     (left,) = tmp_path.glob("outputs/*/*/layers.json")
     assert json.loads(left.read_text()) == document
-    swept = kvpipe(site, tmp_path, "-m", *words, "command.first=2,3", "report=text")
-    assert swept.returncode == 0 and "2 jobs, 2 fit" in swept.stdout, swept.stderr
     wrong = kvpipe(site, tmp_path, *words, "command.first=0", "report=text")
     assert wrong.returncode == 2 and "command.first: expected at least 1" in wrong.stderr
     said = kvpipe(site, tmp_path, "kvx_layers", "--help", "report=text").stdout
@@ -161,9 +168,11 @@ def test_an_unknown_name_lists_the_valid_ones():
 def test_every_plugin_has_its_option_file_and_every_option_file_its_plugin():
     conf = Path(__file__).parents[1] / "conf"
     for section, registry in REGISTRIES.items():
-        files = {path.stem for path in (conf / section).glob("*.yaml")}
-        if section != "model":  # many presets, two readers
-            assert set(registry.names()) == files, section
+        files = (conf / section).glob("*.yaml")
+        named = {
+            load_yaml(path.read_text(encoding="utf-8")).get(SECTIONS[section]) for path in files
+        }
+        assert set(registry.names()) == named - {None}, section
 
 
 def test_a_plugin_that_makes_another_kind_of_thing_is_told_by_name():

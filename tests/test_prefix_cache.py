@@ -200,10 +200,8 @@ def cached_flags(
     manager: BlockManager, group: int, spec: KVCacheSpec, chain: PrefixChain, length: int
 ) -> list[bool]:
     ratio = spec.block_size // manager.granule
-    keys = [
-        chain.keys[(i + 1) * ratio - 1] + group.to_bytes(2, "little")
-        for i in range(length // spec.block_size)
-    ]
+    suffix = group.to_bytes(2, "little") if group else b""
+    keys = [chain.keys[(i + 1) * ratio - 1] + suffix for i in range(length // spec.block_size)]
     return [block is not None for block in manager.pool.lookup(keys)]
 
 

@@ -489,7 +489,8 @@ def test_the_text_keeps_within_the_width_and_its_labels_in_their_column(width: i
     assert max(map(len, lines)) <= width
     labels = [line[:12].strip() for line in lines]
     assert [label for label in labels if label] == [
-        *("replay", "requests", "together", "blocks", "over time", "pool", "prefix", "ran dry"),
+        *("replay", "requests", "together", "wait", "first token", "each token", "blocks"),
+        *("over time", "pool", "prefix", "ran dry"),
         "gap",
     ]
     assert all(line[12] != " " for line in lines if not line.startswith("over time"))

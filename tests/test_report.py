@@ -28,7 +28,8 @@ from report_runs import (
     sliding,
 )
 
-from kvpipe.cache.plan import EngineCapacity, Plan
+from kvpipe.answers.plan_hints import plan_hints
+from kvpipe.cache.plan import EngineCapacity, Plan, SlotFacts
 from kvpipe.commands.run import Run, answer_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem
 from kvpipe.files.atomic import write_atomic
@@ -39,6 +40,7 @@ from kvpipe.report.base import Report
 from kvpipe.report.derived_notes import advice
 from kvpipe.report.document import plan_document
 from kvpipe.report.engine_lines import difference
+from kvpipe.report.folded import unfolded
 from kvpipe.report.full import FullReport
 from kvpipe.report.json_ import JsonReport, dumps, failure_document
 from kvpipe.report.none import NoReport
@@ -57,6 +59,13 @@ ROOT = Path(__file__).parents[1]
 LLAMA = plan_of(layers_of((full(), 32)), (GIB,), length=8176)
 GEMMA = plan_of(
     layers_of((sliding(1024), 52), (full(), 10)), (50 * GIB,), length=32768, in_flight=8192
+)
+SLOTS = SlotFacts(
+    rule="equal slots",
+    never_worse_than=("vllm_0_17", "vllm_0_33"),
+    prefix_grain=80,
+    bound_bytes=3 * GIB,
+    compared=(("vllm_0_33", 7, 4 * GIB),),
 )
 WINDOW = plan_of(layers_of((sliding(4096), 32)), (GIB,), length=131072)
 HYBRID = plan_of(layers_of((full(64), 5), (mamba(), 23)), (50 * GIB, 60 * GIB), length=32001)
@@ -220,7 +229,8 @@ def test_a_cache_larger_than_the_device_is_overcommitted_not_negative() -> None:
 def advice_of(plan, **changes) -> list[Note]:  # type: ignore[no-untyped-def]
     memory = tuple(rank.available_bytes for rank in plan.ranks)
     profile = profile_of(memory, **changes)
-    return list(advice(plan, split_bytes(plan, profile)))
+    derived = advice(plan, split_bytes(plan, profile))
+    return [*derived, *plan_hints(plan, profile, max_num_seqs=1)]
 
 
 def test_a_plan_without_trouble_has_no_advice() -> None:
@@ -243,7 +253,7 @@ def test_a_window_that_holds_more_than_full_attention_is_made_plain() -> None:
     notes = advice_of(worse)
     assert any(
         "less than full attention would" in note.text
-        and note.knob == "lower scheduler.max_num_batched_tokens"
+        and note.proposals[0].changes == {"scheduler.max_num_batched_tokens": 4096}
         for note in notes
     )
     asked_for = replace(worse, requested_len=8160)
@@ -263,7 +273,7 @@ def test_a_peak_far_above_the_steady_state_is_a_warning() -> None:
 
 def test_a_plan_that_holds_no_request_is_said_to_in_the_first_lines() -> None:
     tight = plan_of(layers_of((full(), 32)), (GIB // 2,), length=8176)
-    assert "IT DOES NOT HOLD ONE REQUEST of max_model_len 8,176" in words_of(report_of(tight))[:300]
+    assert "DOES NOT FIT: no request of 8,176" in words_of(report_of(tight))[:300]
 
 
 def test_much_padding_is_a_warning_and_little_is_not() -> None:
@@ -317,8 +327,8 @@ def test_the_text_answers_in_the_order_of_need() -> None:
     lowered = replace(LLAMA, requested_len=131072)
     lines = text_of(report_of(lowered))
     wanted = [
-        "IT FITS: max_model_len 8,176 tokens, 512 blocks, 1.00 GiB",
-        "lowered from 131,072",
+        "IT FITS: 8,176 tokens",
+        "512 blocks, 1.00 GiB; max_model_len lowered from 131,072",
         "requests that fit",
         "longest request: 8,176 tokens",
         "a request costs 0 B + 128.0 KiB a token",
@@ -461,9 +471,9 @@ def json_report() -> JsonReport:
 @pytest.mark.parametrize("plan", [LLAMA, GEMMA, HYBRID], ids=["llama", "gemma", "hybrid"])
 def test_json_is_one_document_and_equals_plan_json(plan) -> None:
     report = report_of(plan)
-    written = json.loads(shown(json_report(), report))
+    written = unfolded(json.loads(shown(json_report(), report)))
     assert written == json.loads(dumps(plan_document(report)))
-    assert written["status"] == "fits" and written["schema_version"] == 1
+    assert written["status"] == "fits" and written["schema_version"] == 2
     rank = written["plan"]["ranks"][0]
     config = plan.ranks[0].config
     assert rank["size_bytes"] == config.size_bytes == sum(t["size_bytes"] for t in rank["tensors"])
@@ -561,7 +571,7 @@ def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real()
                 job="0",
             )
         )
-        for plan in (LLAMA, GEMMA, HYBRID)
+        for plan in (LLAMA, replace(GEMMA, slots=SLOTS), HYBRID)
     ]
     documents.append(failure_document(DoesNotFit("x", needed_bytes=(1,))))
     documents.append(failure_document(ConfigError(Problem("a", "b", "c"))))

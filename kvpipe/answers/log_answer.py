@@ -18,7 +18,7 @@ from kvpipe.answers.log_comparison import (
     reproduce,
 )
 from kvpipe.answers.log_readings import Reading, readings
-from kvpipe.engines.base import EngineRules
+from kvpipe.engines.base import Engine
 from kvpipe.engines.versions import DISTINCT, parse_version, rules_of
 from kvpipe.errors import KvpipeError
 from kvpipe.logs.engine_log import EngineLog
@@ -59,7 +59,11 @@ class LogComparison:
     def nearest(self) -> tuple[Reproduction, ...]:
         """The rules that come nearest by how far off their figures are; all of them, on a tie."""
         least = min((each.apart for each in self.by_rules), default=0.0)
-        return tuple(each for each in self.by_rules if each.apart - least <= TIED)
+        return tuple(
+            each
+            for each in self.by_rules
+            if each.apart == least or each.apart - least <= TIED  # both may be infinite
+        )
 
 
 def compare_with_log(prepared: Prepared, log: EngineLog, max_model_len: int) -> LogComparison:
@@ -96,7 +100,7 @@ def _compared(
 def _versions(prepared: Prepared, log: EngineLog) -> tuple[str, ...]:
     """The release that the log names, else the one that the user does, else one of each set of
     rules."""
-    for named in (log.version or "", prepared.config.plugins["engine"].make(EngineRules).version):
+    for named in (log.version or "", prepared.config.plugins["engine"].make(Engine).rules.version):
         try:
             return (".".join(map(str, parse_version(_three_parts(named)))),)
         except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.arguments import OLDEST_BFLOAT16, Arguments, refused_arguments
-from kvpipe.engines.base import EngineRules
+from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.engines.serve import has_flag, serve_line
 from kvpipe.engines.versions import NEWEST, parse_version
@@ -28,7 +28,7 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
         return ""
     if resolved.model.is_converted and not resolved.model.load_as:
         return ""  # the checkpoint that this plan is for has another name
-    rules = config.plugins["engine"].make(EngineRules)
+    rules = config.plugins["engine"].make(Engine).rules
     version = rules.version or ".".join(map(str, NEWEST))
     keeps_states = config.cache.mamba_cache_mode != "none" and _has_states(resolved)
     if keeps_states and not has_flag("--mamba-cache-mode", parse_version(version)):

@@ -6,8 +6,9 @@ Imports numpy (the extra `torch` brings it); nothing that plans imports this pac
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
 from kvpipe.blocks.hashing import MediaRange, PrefixChain, PrefixIdentity
 from kvpipe.blocks.manager import BlockManager
-from kvpipe.blocks.pool import NULL_BLOCK, BlockPool, PoolStats
+from kvpipe.blocks.pool import NULL_BLOCK, BlockPool
 from kvpipe.blocks.request import BlockCopy
+from kvpipe.blocks.stats import PoolStats
 
 __all__ = [
     "NULL_BLOCK",

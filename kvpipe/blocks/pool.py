@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from kvpipe.blocks.checks import Ids, refuse_repeats, refuse_where, valid_ids
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
 from kvpipe.blocks.eviction import EvictionOrder
 from kvpipe.blocks.prefix_index import PrefixIndex
+from kvpipe.blocks.stats import PoolStats
 
 NULL_BLOCK = 0
 
@@ -32,28 +32,12 @@ _KEYED = 1
 # For frees of n <= 256 blocks, made once: what the states must be, and n distinct stamps.
 _SHORT = 256
 _PLAIN = [np.full(n, _ONE_REFERENCE, np.int32).tobytes() for n in range(_SHORT + 1)]
+_ALL_KEYED = [np.full(n, _ONE_REFERENCE | _KEYED, np.int32).tobytes() for n in range(_SHORT + 1)]
 _STAMPS = [-1 - np.arange(n, dtype=np.int32) for n in range(_SHORT + 1)]
 _STAMP_BYTES = [stamps.tobytes() for stamps in _STAMPS]
 _INTP = np.dtype(np.intp)
 # The bytes that carry the signs of an index array: all below 0x80 (ASCII) iff no id is negative.
 _SIGNS = slice(7 if sys.byteorder == "little" else 0, None, 8)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolStats:
-    """Counts of blocks. usable excludes the null block; usable = in_use + cached_free + empty_free.
-    allocated, freed, shared, evicted: totals since the pool was made."""
-
-    usable: int
-    in_use: int
-    cached_free: int
-    empty_free: int
-    keyed: int
-    peak_in_use: int
-    allocated: int
-    freed: int
-    shared: int
-    evicted: int
 
 
 class BlockPool:
@@ -182,8 +166,13 @@ class BlockPool:
             if num == 1:
                 self.free_one(ids.item())
                 return
-            if self._free_plain(ids, num):
-                self._push(ids, num)
+            try:
+                before = self._state[ids].tobytes()
+            except IndexError:
+                before = b""  # a foreign id: valid_ids says which
+            if before == _PLAIN[num] and self._free_plain(ids, num):
+                return
+            if before == _ALL_KEYED[num] and self._free_keyed(ids, num):
                 return
         self._free_mixed(valid_ids(ids, self.num_blocks))
 
@@ -201,19 +190,35 @@ class BlockPool:
             self._free_mixed(valid_ids([block], self.num_blocks))
 
     def _free_plain(self, ids: Ids, num: int) -> bool:
-        """The same of several. Distinct stamps both mark them free and show an id that was named
-        twice: only one of its stamps can be read back."""
-        state = self._state
-        try:
-            plain = state[ids].tobytes() == _PLAIN[num]
-        except IndexError:
-            return False  # a foreign id: valid_ids says which
-        if not plain or not ids.tobytes()[_SIGNS].isascii():
+        """The same of several without content. Distinct stamps both mark them free and show an id
+        that was named twice: only one of its stamps can be read back. False: one is foreign."""
+        if not ids.tobytes()[_SIGNS].isascii():
             return False
+        state = self._state
         state[ids] = _STAMPS[num]
         if state[ids].tobytes() != _STAMP_BYTES[num]:
             state[ids] = _ONE_REFERENCE
             refuse_repeats(ids)
+        head = self._head
+        if head - self._cached.count > self._peak:
+            self._peak = head - 1 - self._cached.count
+        self._head = start = head - num
+        self._stack_at[start:head] = ids  # type: ignore[call-overload]  # a buffer, as of 3.12
+        self._freed += num
+        return True
+
+    def _free_keyed(self, ids: Ids, num: int) -> bool:
+        """The same of several whose last references these are, all with content. False: nothing
+        was done, since one is foreign, named twice, or has a copy."""
+        if self.index.has_copies or not ids.tobytes()[_SIGNS].isascii():
+            return False
+        if not self._cached.append_distinct(ids[::-1]):
+            return False
+        in_use = self._head - 1 - self._cached.count + num
+        if in_use > self._peak:
+            self._peak = in_use
+        self._state[ids] = _KEYED
+        self._freed += num
         return True
 
     def _free_mixed(self, ids: Ids) -> None:

@@ -33,8 +33,9 @@ class PrefixCache:
         possible = bool(tables) and all(table.caches_prefixes for table in tables)
         self.enabled = wanted and possible
         self.granule = gcd(*(table.span for table in tables)) or 1
-        # The same tokens have another content in another group's layers: the group ends the key.
-        self._suffixes = [group.to_bytes(2, "little") for group in range(len(tables))]
+        # The same tokens have another content in another group's layers: the group ends the key,
+        # but for the first group's, which are the shorter ones.
+        self._suffixes = [group.to_bytes(2, "little") * bool(group) for group in range(len(tables))]
         self._queried = self._hit = 0
         self._unwritten: set[int] = set()  # blocks of states that this step computes
 
@@ -61,6 +62,7 @@ class PrefixCache:
     def _longest(self, chain: PrefixChain, length: int) -> tuple[int, _Found]:
         """Each group lowers the length to what it can serve, until none does."""
         found: dict[int, list[int | None]] = {}
+        cached: dict[int, list[bool]] = {}
         settled = False
         while not settled:
             settled = True
@@ -68,7 +70,9 @@ class PrefixCache:
                 num = length // table.span
                 if g not in found:
                     found[g] = self._find(chain, g, num)
-                served = table.spec.hit_length([b is not None for b in found[g][:num]])
+                    cached[g] = [block is not None for block in found[g]]
+                del cached[g][num:]  # the length only falls
+                served = table.spec.hit_length(cached[g])
                 if served * table.ranks < length:
                     length, settled = served * table.ranks, False
         return length, found
@@ -135,4 +139,4 @@ class PrefixCache:
         """The keys of the group's blocks at those indices."""
         ratio, suffix = self.tables[group].span // self.granule, self._suffixes[group]
         ends = chain.keys[(indices.start + 1) * ratio - 1 : indices.stop * ratio : ratio]
-        return [key + suffix for key in ends]
+        return [key + suffix for key in ends] if suffix else ends

@@ -66,8 +66,7 @@ class GroupTable:
     @property
     def caches_prefixes(self) -> bool:
         """Whether a full block stays as it is and can serve another request."""
-        written_later = self.spec.written(self.span, 1, self.limits)
-        return self.spec.hit_length([True]) > 0 and written_later.start >= self.span
+        return self.spec.caches_prefixes(self.limits)
 
     # --- what a step needs -------------------------------------------------------------------
     def change(
@@ -146,13 +145,27 @@ class GroupTable:
         """[len(positions)] slot of each position of the row on this rank, -1 where it has none."""
         if not positions:
             return np.empty(0, np.int64)
-        at = np.arange(positions.start, positions.stop, dtype=np.int64)
-        index = at // self.span
-        blocks = self.ids[row, np.minimum(index, self.ids.shape[1] - 1)].astype(np.int64)
-        offset = at - index * self.span
-        slots: npt.NDArray[np.int64] = blocks * self.block_size + offset // self.ranks
-        missing = (blocks <= 0) | (index >= self.ids.shape[1])
-        slots[missing | (offset % self.ranks != self.rank)] = -1
+        first, last = positions.start // self.span, (positions.stop - 1) // self.span
+        blocks = np.full(last + 1 - first, -1, np.int64)
+        known = self.ids[row, first : last + 1]
+        blocks[: len(known)] = known
+        starts = np.where(blocks > 0, blocks * self.block_size, -1)
+        if len(positions) >= self.span:
+            skipped = first * self.span
+            slots = self._whole(starts).reshape(-1)
+            return slots[positions.start - skipped : positions.stop - skipped]
+        index, offset = np.divmod(np.arange(positions.start, positions.stop), self.span)
+        start = starts[index - first]
+        elsewhere = offset % self.ranks != self.rank
+        return np.where((start < 0) | elsewhere, -1, start + offset // self.ranks)
+
+    def _whole(self, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """[len(starts), span] the slots of whole indices; starts: each one's first, -1: none."""
+        offset = np.arange(self.span)
+        slots: npt.NDArray[np.int64] = starts[:, None] + offset // self.ranks
+        slots[starts < 0] = -1
+        if self.ranks > 1:
+            slots[:, offset % self.ranks != self.rank] = -1
         return slots
 
     # --- drafted tokens (see `drafts`) ----------------------------------------------------------

@@ -33,9 +33,9 @@ class LayerPages:
         """Pages one after the other from byte 0. Fills the frozen instance at once: field by field
         takes a quarter of the planning time of a model whose layers are alike."""
         made = cls.__new__(cls)
-        made.__dict__.update(
-            layer=layer, offset=0, block_stride=page, layer_stride=0, head_stride=None
-        )
+        fields = made.__dict__
+        fields["layer"], fields["offset"], fields["block_stride"] = layer, 0, page
+        fields["layer_stride"], fields["head_stride"] = 0, None
         return made
 
 
@@ -45,6 +45,15 @@ class KVCacheTensor:
 
     size_bytes: int
     pages: tuple[LayerPages, ...]
+
+    @classmethod
+    def of_one_layer(cls, layer: str, page: int, size_bytes: int) -> KVCacheTensor:
+        """A layer's own, page after page. Filled at once, as the pages are."""
+        made = cls.__new__(cls)
+        fields = made.__dict__
+        fields["size_bytes"] = size_bytes
+        fields["pages"] = (LayerPages.one_a_block(layer, page),)
+        return made
 
     @property
     def shared_by(self) -> tuple[str, ...]:
@@ -161,10 +170,28 @@ class Padding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlotFacts:
+    """What is known of groups in equal slots: every block of every table is one slot.
+
+    rule: how they were found. never_worse_than: engines under which no request, of whatever length,
+    decoding or reading its prompt, takes fewer bytes. prefix_grain: tokens of a step in which
+    prefixes are shared (0: they cannot be). bound_bytes: steady bytes of one request of the longest
+    length in the smallest blocks without any padding; no plan goes below. compared: (engine, block
+    tables, steady bytes of that request) of other plans of the same layers."""
+
+    rule: str
+    never_worse_than: tuple[str, ...]
+    prefix_grain: int
+    bound_bytes: int
+    compared: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The answer: a config a rank, the length it is for, and its capacity.
 
-    shared_layers: (layer, target) pairs that own no bytes. True capacity and what each named engine
+    slots: of groups in equal slots (None: groups of another rule, or one group). shared_layers:
+    (layer, target) pairs that own no bytes. True capacity and what each named engine
     would print stand side by side in `capacity` and `printed` (the run's engine first).
     """
 
@@ -177,6 +204,7 @@ class Plan:
     capacity: Capacity | None  # None when there is nothing to store
     printed: Sequence[EngineCapacity]  # as a tuple; a line is worked out when it is read
     notes: tuple[Note, ...] = ()
+    slots: SlotFacts | None = None
 
     @property
     def num_blocks(self) -> int:

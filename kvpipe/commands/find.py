@@ -11,7 +11,7 @@ from functools import partial
 
 from kvpipe.answers.search import Finding, Search, read_want
 from kvpipe.commands.base import Command
-from kvpipe.pipeline import Prepared
+from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
 from kvpipe.text.figures import count
@@ -25,6 +25,7 @@ class Find(Command):
     example = "kvpipe find model=llama device=h100_80gb want.requests=48 want.length=8192"
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
+        block_rules(prepared.config)  # refused once, not by every question
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
         findings = list(search.findings())
         document = {

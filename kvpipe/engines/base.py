@@ -1,11 +1,14 @@
-"""EngineRules: where engines differ in planning, as a set of named rules.
+"""Engine, and EngineRules: where engines differ in planning, as a set of named rules.
 
-A preset is one file that fills these in. Rules swap decisions inside the stages; they never swap a
-stage. What a kind of cache is and needs stays in `specs/`.
+Two kinds of engine stand on `Engine`. `EngineRules` are decisions inside kvpipe's own stages:
+kvpipe and every vLLM. A preset is one file that fills these in; rules never swap a stage. What a
+kind of cache is and needs stays in `specs/`. A `PlannedEngine` (planned.py) has an arithmetic of
+its own from memory to pools, which no rule describes: kvpipe plans it and owns no memory for it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
@@ -16,8 +19,17 @@ from kvpipe.specs.base import RequestLimits
 from kvpipe.specs.stores import Stores
 
 
+class Engine(ABC):
+    """What a plugin of the section `engine` makes of its options."""
+
+    @property
+    @abstractmethod
+    def rules(self) -> EngineRules:
+        """How lengths, block sizes and dtypes of the request are read."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class EngineRules:
+class EngineRules(Engine):
     """source: what the rules were read from. Each field says what the engine does."""
 
     class Options(BaseModel):
@@ -56,6 +68,8 @@ class EngineRules:
     state_alignment: Literal["layout", "set_block_size"] = "layout"
 
     # --- how layers become groups --------------------------------------------------------------
+    # equal: as many layers in every group. slots: as many bytes in a block of every group.
+    groups: Literal["equal", "slots"] = "equal"
     # False: every layer is charged as if it kept all tokens (before groups by type existed).
     groups_by_type: bool = True
     # What the first layer stores -> fields not compared when layers merge; the first layer's are
@@ -95,6 +109,10 @@ class EngineRules:
 
     def __call__(self, options: Options) -> EngineRules:
         """These rules: what a run is given that chose them by name."""
+        return self
+
+    @property
+    def rules(self) -> EngineRules:
         return self
 
     def limits(self, asked: RequestLimits) -> RequestLimits:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kvpipe.cache.plan import Capacity, Plan
+from kvpipe.cache.plan import Capacity, Plan, SlotFacts
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.engine_lines import printed_section
 from kvpipe.report.run_input import ReportInput
+from kvpipe.report.verdict import verdict_of
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
 from kvpipe.text.figures import count, percent, size
@@ -20,7 +21,7 @@ from kvpipe.text.lines import Line, Section, shell_lines
 
 def contents(report: ReportInput) -> list[Section]:
     plan = report.plan
-    sections = [_verdict(report)]
+    sections = [_headline(report)]
     if plan.capacity is not None:
         sections += [
             _capacity(plan, plan.capacity, report.accounts, report.profile),
@@ -42,7 +43,7 @@ def contents(report: ReportInput) -> list[Section]:
     return sections
 
 
-def _verdict(report: ReportInput) -> Section:
+def _headline(report: ReportInput) -> Section:
     head, plan = report.headline, report.plan
     backend = f"backend {head.backend}" + (
         f" ({head.backend_reason})" if head.backend_reason else ""
@@ -51,38 +52,9 @@ def _verdict(report: ReportInput) -> Section:
     if plan.capacity is None:
         lines.append(Line("Nothing to store: no layer of this model keeps a cache.", "good"))
     else:
-        lines.append(_fits(plan, plan.capacity, report.accounts))
-    if plan.capacity is not None and plan.requested_len > plan.limits.max_model_len:
-        lines.append(
-            Line(f"lowered from {plan.requested_len:,} tokens to what fits; see Notes", "warning")
-        )
+        verdict = verdict_of(report)
+        lines += [Line(verdict.short, verdict.style), Line(verdict.figures)]
     return Section(title=f"kvpipe: {head.model}, engine {head.engine}", paragraphs=lines)
-
-
-def _fits(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Line:
-    length = plan.limits.max_model_len
-    if cap.requests_at_peak == 0:
-        return Line(f"IT DOES NOT HOLD ONE REQUEST of max_model_len {length:,} tokens", "bad")
-    what = f"max_model_len {length:,} tokens, {plan.num_blocks:,} blocks, {_pools(plan)}"
-    if over := max(account.overcommitted_bytes for account in accounts):
-        return Line(f"THE DEVICE HAS {size(over)} LESS than this plan takes: {what}", "bad")
-    return Line(f"IT FITS: {what}", "good")
-
-
-def _pools(plan: Plan) -> str:
-    """`20.00 GiB on each of 2 ranks`, or what each has where they differ."""
-    pools = [size(rank.config.size_bytes) for rank in plan.ranks]
-    if len(pools) == 1:
-        return pools[0]
-    if len(set(pools)) == 1:
-        return f"{pools[0]} on each of {len(pools)} ranks"
-    smallest = min(plan.ranks, key=lambda rank: rank.config.size_bytes)
-    largest = max(plan.ranks, key=lambda rank: rank.config.size_bytes)
-    ends = [
-        f"{size(each.config.size_bytes)} on rank {plan.ranks.index(each)}"
-        for each in (smallest, largest)
-    ]
-    return f"{ends[0]} to {ends[1]} of {len(pools)}"
 
 
 def _capacity(
@@ -95,24 +67,41 @@ def _capacity(
     )
     account, a_rank = accounts[0], ", a rank" if len(plan.ranks) > 1 else ""
     rows = [
-        ("requests that fit", f"{cap.requests_at_peak:,}", f"{cap.requests_steady:,}"),
-        (f"bytes of each{a_rank}", size(cap.peak_bytes), size(cap.steady_bytes)),
-        ("blocks of each", f"{peak:,}", f"{steady:,}"),
-        ("over its payload", _overhead(account.peak), _overhead(account.steady)),
+        (
+            "requests that fit",
+            f"{cap.requests_at_peak:,}",
+            f"{cap.requests_running:,}",
+            f"{cap.requests_steady:,}",
+        ),
+        (
+            f"bytes of each{a_rank}",
+            size(cap.peak_bytes),
+            size(cap.steady_bytes),
+            size(cap.steady_bytes),
+        ),
+        ("blocks of each", f"{peak:,}", f"{steady:,}", f"{steady:,}"),
+        (
+            "over its payload",
+            _overhead(account.peak),
+            _overhead(account.steady),
+            _overhead(account.steady),
+        ),
     ]
+    in_flight = max(0, cap.peak_bytes - cap.steady_bytes)
     paragraphs = [
         f"{count(plan.num_blocks, 'block')} of {size(one)}: {cap.usable_blocks:,} for requests, "
         f"{null} {'null' if null == 1 else 'kept back'}",
         f"longest request: {cap.longest_request:,} tokens, alone in the cache",
         f"a request costs {size(cap.bytes_fixed)} + {size(cap.bytes_per_token)} a token (steady "
         "state, from above)",
-        f"peak: each reads its prompt, {plan.limits.tokens_in_flight:,} tokens in flight; steady: "
-        "each decodes",
+        f"at the peak: each reads its prompt, {plan.limits.tokens_in_flight:,} tokens in flight; "
+        f"running: all decode but one, which reads its prompt ({size(in_flight)} more, once); "
+        "steady: each decodes",
     ]
     return Section(
         title=f"Capacity ({how_exact(plan, profile)})",
-        headers=(f"of {cap.request_len:,} tokens each", "at the peak", "steady state"),
-        align="lrr",
+        headers=(f"of {cap.request_len:,} tokens each", "at the peak", "running", "steady"),
+        align="lrrr",
         rows=rows,
         paragraphs=[Line(words) for words in paragraphs],
     )
@@ -152,6 +141,27 @@ def _overhead(split: Mapping[str, int]) -> str:
     return f"{held / payload:.2f} x" if payload else "-"
 
 
+def _slots(plan: Plan, facts: SlotFacts, cap: Capacity) -> Iterator[str]:
+    """What is promised of equal slots, beside the bound and the plans compared."""
+    slot = size(plan.ranks[0].config.bytes_per_block)
+    told = f"slots of {slot}, any of them for any group ({facts.rule})"
+    if facts.prefix_grain:
+        told += f"; prefixes are shared in steps of {count(facts.prefix_grain, 'token')}"
+    yield told
+    if facts.never_worse_than:
+        yield (
+            f"no request of up to {cap.request_len:,} tokens, decoding or reading its prompt, "
+            f"takes more bytes than under {' or '.join(facts.never_worse_than)}"
+        )
+    if cap.steady_bytes and facts.bound_bytes:
+        others = [
+            f"{engine} {num_bytes / facts.bound_bytes:.3f} in {count(tables, 'table')}"
+            for engine, tables, num_bytes in facts.compared
+        ]
+        ours = f"{cap.steady_bytes / facts.bound_bytes:.3f} in {count(len(plan.groups), 'table')}"
+        yield f"steady bytes over the fewest there can be: {ours}; {', '.join(others)}"
+
+
 def _groups(plan: Plan, cap: Capacity) -> Section:
     """Groups that look alike share a row: a hybrid model may have dozens."""
     rows: list[list[str]] = []
@@ -177,6 +187,8 @@ def _groups(plan: Plan, cap: Capacity) -> Section:
 
 
 def _padding(plan: Plan) -> list[Line]:
+    if plan.slots is not None and plan.capacity is not None:
+        return [Line(words) for words in _slots(plan, plan.slots, plan.capacity)]
     padded = [p for p in plan.padding if p.num_layers]
     if not padded:
         return []

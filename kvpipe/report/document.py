@@ -26,7 +26,7 @@ SCHEMA_VERSION = 2
 def plan_document(report: ReportInput) -> dict[str, Any]:
     """The whole document. All sizes are bytes, all lengths tokens; no value is NaN or infinite."""
     return {
-        "status": "does_not_fit" if _runs_nothing(report.plan) else "fits",
+        "status": verdict_of(report).status,
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "job": report.job,
@@ -34,7 +34,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "headline": asdict(report.headline),
         "config": dict(report.config),
         "plan": _plan(report.plan),
-        "capacity": asdict(report.plan.capacity) if report.plan.capacity else None,
+        "capacity": _capacity(report.plan),
         "printed": [asdict(line) for line in report.plan.printed],
         "log": plain(report.log),
         "serve": report.serve,
@@ -51,9 +51,9 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
     }
 
 
-def _runs_nothing(plan: Plan) -> bool:
-    """The engine starts, yet not one request of the planned length can run."""
-    return plan.capacity is not None and plan.capacity.requests_at_peak == 0
+def _capacity(plan: Plan) -> dict[str, Any] | None:
+    cap = plan.capacity
+    return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
 
 
 _LEAVES = (str, int, float, bool, type(None))
@@ -84,7 +84,20 @@ def _plan(plan: Plan) -> dict[str, Any]:
             {"layer": layer, "shares_with": target} for layer, target in plan.shared_layers
         ],
         "padding": [asdict(padding) for padding in plan.padding],
+        "slots": _slots(plan),
     }
+
+
+def _slots(plan: Plan) -> dict[str, Any] | None:
+    """What is known of groups in equal slots; None where a block is no slot."""
+    if plan.slots is None:
+        return None
+    facts = asdict(plan.slots)
+    facts["compared"] = [
+        {"engine": engine, "num_tables": tables, "steady_bytes": num_bytes}
+        for engine, tables, num_bytes in plan.slots.compared
+    ]
+    return {"slot_bytes": plan.ranks[0].config.bytes_per_block, **plain(facts)}
 
 
 def _rank(rank: RankPlan) -> dict[str, Any]:

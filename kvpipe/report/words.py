@@ -85,13 +85,8 @@ _OTHERS: Mapping[str, Word] = {
         see="cache.sliding_window",
     ),
 }
-WORDS: Mapping[str, Word] = dict(
-    sorted(
-        (
-            {cause.replace("_", " "): Word(text=text) for cause, text in CAUSES.items()} | _OTHERS
-        ).items()
-    )
-)
+_OF_CAUSES = {cause.replace("_", " "): Word(text=text) for cause, text in CAUSES.items()}
+WORDS: Mapping[str, Word] = dict(sorted({**_OF_CAUSES, **_OTHERS}.items()))
 
 
 def explained(said: str) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvpipe.blocks import PoolStats
+from kvpipe.simulation.latencies import Percentiles
 from kvpipe.simulation.ledger import Gap, Point
 from kvpipe.simulation.serving import Counts, RanDry
 
@@ -15,8 +16,10 @@ from kvpipe.simulation.serving import Counts, RanDry
 class ReplayResult:
     """requests: of the trace; counts say what became of them. mean_running: over the time in which
     the engine was busy. pool: block counts at the end, with totals. requests_steady:
-    how many requests of request_len tokens Capacity's closed form allows. idle: spans of seconds
-    in which nothing ran."""
+    how many requests of request_len tokens Capacity's closed form allows. wait: seconds in the
+    queue; first_token: from arrival to the first token; each_token: between tokens after it.
+    arrivals_s: from the first arrival to the last; overload: how many times longer the work took
+    (None: it was kept up with). idle: spans of seconds in which nothing ran."""
 
     trace: str
     requests: int
@@ -37,6 +40,11 @@ class ReplayResult:
     request_len: int
     points: tuple[Point, ...]
     idle: tuple[tuple[float, float], ...] = ()
+    wait: Percentiles | None = None
+    first_token: Percentiles | None = None
+    each_token: Percentiles | None = None
+    arrivals_s: float = 0.0
+    overload: float | None = None
 
     @property
     def hit_rate(self) -> float:

@@ -157,11 +157,14 @@ class AttentionSpec(KVCacheSpec):
         return self.block_size * self.context_ranks(limits)
 
     def rhythm(self, limits: RequestLimits, in_flight: bool) -> Rhythm | None:
+        """Block by block, of a cache that keeps every token; others say it themselves."""
+        if not self.keeps_every_token:
+            return None
         span = self.tokens_per_block(limits)
         return rhythm((1, span), edges=((1, span),))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
-        run = next((i for i, hit in enumerate(cached) if not hit), len(cached))
+        run = cached.index(False) if False in cached else len(cached)
         return run * self.block_size
 
 

@@ -162,6 +162,11 @@ class KVCacheSpec(ABC):
         """Longest prefix, in tokens, that can be served when block i is cached iff cached[i].
         A multiple of block_size."""
 
+    def caches_prefixes(self, limits: RequestLimits) -> bool:
+        """Whether a full block stays as it is and can serve another request."""
+        span = self.tokens_per_block(limits)
+        return self.hit_length([True]) > 0 and self.written(span, 1, limits).start >= span
+
     def steady_cost(self, limits: RequestLimits) -> tuple[int, float]:
         """(a, b): a request of n <= max_model_len tokens holds at most a + b * n blocks while
         decoding, no prefill in flight. Default: a block begun and every token."""

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from kvpipe.errors import SpecError
 from kvpipe.specs._geometry import option
-from kvpipe.specs.attention import AttentionSpec, longest_run_hit
+from kvpipe.specs.attention import AttentionSpec
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.full import FullAttentionSpec
@@ -92,10 +92,16 @@ class SlidingWindowSpec(AttentionSpec):
         return rhythm((1, size), (full, size), edges=((1, size), (full, size)))
 
     def hit_length(self, cached: Sequence[bool]) -> int:
-        """The next token sees W - 1 before it: only their blocks must be cached."""
-        reach, size = self.sliding_window - 1, self.block_size
-        needed = (i - cdiv(min(reach, i * size), size) for i in range(len(cached) + 1))
-        return longest_run_hit(cached, needed) * size
+        """The next token sees W - 1 before it: only their blocks must be cached. From the end, the
+        first run of that many; or, where the first blocks are cached, those."""
+        needed, run = cdiv(self.sliding_window - 1, self.block_size), 0
+        if not needed:
+            return len(cached) * self.block_size
+        for i in range(len(cached) - 1, -1, -1):
+            run = run + 1 if cached[i] else 0
+            if run == needed:
+                return (i + needed) * self.block_size
+        return run * self.block_size
 
     def promoted(self) -> KVCacheSpec:
         return self.retyped(FullAttentionSpec, remembers=self.bound)

@@ -200,7 +200,8 @@ def _restrided(
         return ()
     return (
         f"{len(moved)} attention layers are re-strided: K and V of a block lie in its own page, "
-        f"because other layers split the same bytes differently (first: {moved[0]})",
+        "because other layers split the same bytes differently, or lie beside it in a slot (first: "
+        f"{moved[0]})",
     )
 
 

@@ -14,6 +14,8 @@ from kvpipe.layouts.base import PagePlace
 from kvpipe.stages.allocation._slots import Slot, layer_slots
 
 LETTERED = ("lbnhc", "lbhnc", "lhbnc", "blhnc", "blnhc", "bhlnc")
+# In which a block of several layers is one run of bytes, so that its pages may differ in size.
+SLOTTED = ("auto", "per_tensor", "blnhc", "blhnc")
 PAGE_IN_RUNS = ("lhbnc", "bhlnc")  # pages that are not one run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvpipe.cache.plan import KVCacheGroupSpec, Padding
+from kvpipe.cache.plan import KVCacheGroupSpec, Padding, SlotFacts
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.grouping._equal_groups import equal_groups
@@ -17,8 +17,13 @@ from kvpipe.stages.grouping._unifying import page_sizes, unified, unpaddable
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
+    """slots: what is known where equal slots were looked for. in_slots: whether blocks are slots,
+    in which pages of any size lie side by side."""
+
     groups: tuple[KVCacheGroupSpec, ...]
     padding: tuple[Padding, ...] = ()
+    slots: SlotFacts | None = None
+    in_slots: bool = False
 
 
 def group_layers(

@@ -20,7 +20,8 @@ Layers = dict[str, KVCacheSpec]
 
 def distinct(specs: Iterable[KVCacheSpec]) -> list[KVCacheSpec]:
     """The specs that occur, in order of appearance. Equal specs are one object: compared by it."""
-    return list({id(spec): spec for spec in specs}.values())
+    each = list(specs)
+    return list(dict(zip(map(id, each), each, strict=True)).values())
 
 
 def merged(specs: list[KVCacheSpec], rules: EngineRules) -> KVCacheSpec | None:

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import CacheLayer, RequestLimits
+from kvpipe.stages.grouping.slots.options import SlotOptions
 
 
 @runtime_checkable
@@ -32,7 +33,10 @@ class GroupingRequest:
     of the axes of one backing allocation, for engines that make one ("LBNHC": layers outermost).
     max_num_seqs: requests that the scheduler may run at once, for notes only.
     compared: engines whose capacity lines stand beside the plan's own.
-    memory_knob: the settings that give more memory, for messages.
+    slots: what the user says about equal slots. may_place_slots: whether the placement lets blocks
+    be outermost. block_quantum: tokens that every block is a multiple of, where layers' own blocks
+    were grown to hold a state (None: each layer's own block). shares_prefixes: the prefix cache is
+    on. kernel_sizes: tokens of a block that attention kernels read whole ((): any).
     """
 
     ranks: tuple[tuple[CacheLayer, ...], ...]
@@ -45,4 +49,8 @@ class GroupingRequest:
     kv_cache_layout: str = "LBNHC"
     max_num_seqs: int | None = None
     compared: tuple[EngineRules, ...] = ()
-    memory_knob: str = "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"
+    slots: SlotOptions = SlotOptions()
+    may_place_slots: bool = True
+    block_quantum: int | None = None
+    shares_prefixes: bool = True
+    kernel_sizes: tuple[int, ...] = ()

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.cache.plan import Capacity, EngineCapacity, Plan, RankPlan
 from kvpipe.cache.printed_lines import PrintedLines
@@ -23,6 +25,7 @@ from kvpipe.stages.grouping._merging import Layers, distinct
 from kvpipe.stages.grouping._notes import notes
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.ranks import plan_ranks
+from kvpipe.stages.grouping.slots.options import BlockSizeRule, Objective, SlotOptions
 from kvpipe.stages.grouping.union import shared_layers, stored_layers
 
 
@@ -30,20 +33,39 @@ class HybridGrouping:
     """Layers of unlike caches share one pool of blocks."""
 
     class Options(BaseModel):
+        """conf/grouping/hybrid.yaml; of groups in equal slots, see `slots/options.py`."""
+
         model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
         name: str
+        objective: Objective
+        table_price: Annotated[float, Field(ge=0, lt=1)]
+        block_sizes: BlockSizeRule
+        max_prefix_grain: Annotated[int, Field(ge=1, lt=2**20)]
+        lengths: list[Annotated[int, Field(ge=1, lt=2**31)]] | Literal["auto"]
 
     def __init__(self, options: Options) -> None:
         self.options = options
 
     def run(self, request: GroupingRequest) -> Plan:
+        if isinstance(self.options, HybridGrouping.Options):  # a plugin may bring its own
+            request = replace(request, slots=_slot_options(self.options))
         return make_plan(request)
+
+
+def _slot_options(options: HybridGrouping.Options) -> SlotOptions:
+    return SlotOptions(
+        objective=options.objective,
+        table_price=options.table_price,
+        block_sizes=options.block_sizes,
+        max_prefix_grain=options.max_prefix_grain,
+        lengths=() if options.lengths == "auto" else tuple(options.lengths),
+    )
 
 
 def make_plan(request: GroupingRequest) -> Plan:
     """The plan of a request. ConfigError: it is wrong; DoesNotFit: it is legal, memory is short."""
     layers = stored_layers(request.ranks)
-    for spec in distinct(spec for rank in layers for spec in rank.values()):
+    for spec in distinct(chain.from_iterable(rank.values() for rank in layers)):
         check_answers(spec, request.limits)
     shared = shared_layers(request.ranks)
     made = plan_ranks(request, layers, request.rules, request.fit)
@@ -64,6 +86,7 @@ def make_plan(request: GroupingRequest) -> Plan:
         capacity=capacity,
         printed=PrintedLines(made.ranks[0].printed, others),
         notes=tuple(notes(request, made, capacity)),
+        slots=made.grouping.slots,
     )
 
 

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
@@ -23,8 +24,10 @@ from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.hybrid import make_plan
+from kvpipe.stages.grouping.slots.options import SlotOptions
 
 COMPARED = (VLLM_0_17, VLLM_0_33)
+DEFAULT_SLOTS = SlotOptions()
 
 
 def plan(
@@ -39,6 +42,8 @@ def plan(
     kv_cache_layout: str | None = None,
     max_num_seqs: int | None = None,
     compared: Sequence[EngineRules] = COMPARED,
+    slots: SlotOptions = DEFAULT_SLOTS,
+    prefix_caching: bool = True,
 ) -> Plan:
     """How `memory` bytes become blocks for these layers under an engine's rules.
 
@@ -47,6 +52,8 @@ def plan(
     kv_cache_layout: axes of one backing allocation, outermost first (engines that make one).
     max_num_seqs: requests the scheduler may run at once; only a note depends on it.
     compared: engines whose capacity lines stand beside the plan's own, in Plan.printed.
+    slots: how equal slots are chosen (engine kvpipe). prefix_caching: requests share prefixes, so
+    that block sizes are kept to a small common multiple.
     Raises ConfigError (the request is wrong) and DoesNotFit (too little memory, with the longest
     length that fits).
     """
@@ -75,6 +82,9 @@ def plan(
             kv_cache_layout=layout,
             max_num_seqs=max_num_seqs,
             compared=tuple(compared),
+            slots=slots,
+            may_place_slots=kv_cache_layout is None or kv_cache_layout in ("BLNHC", "BLHNC"),
+            shares_prefixes=prefix_caching,
         )
     )
 
@@ -83,6 +93,8 @@ def _ranks(
     layers: Sequence[CacheLayer] | Sequence[Sequence[CacheLayer]],
 ) -> tuple[tuple[CacheLayer, ...], ...]:
     """One tuple of layers a rank; a flat list is one rank."""
+    if set(map(type, layers)) == {CacheLayer}:
+        return (tuple(cast("Sequence[CacheLayer]", layers)),)
     flat = [layer for layer in layers if isinstance(layer, CacheLayer)]
     if len(flat) == len(layers):
         return (tuple(flat),)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, LayerPages
 from kvpipe.engines.base import EngineRules
@@ -24,6 +25,8 @@ from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.grouping._problems import refuse
 
 Groups = Sequence[KVCacheGroupSpec]
+
+SLOTS_OUTERMOST = "BLNHC"
 
 
 def on_rank(groups: Groups, names: frozenset[str]) -> tuple[KVCacheGroupSpec, ...]:
@@ -37,17 +40,23 @@ def on_rank(groups: Groups, names: frozenset[str]) -> tuple[KVCacheGroupSpec, ..
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """The groups of one rank over one pool. layout: axes of the one allocation, outermost first."""
+    """The groups of one rank over one pool. layout: axes of the one allocation, outermost first.
+    in_slots: a block of any group is one slot, so that blocks are outermost."""
 
     groups: tuple[KVCacheGroupSpec, ...]
     rules: EngineRules
     layout: str
+    in_slots: bool = False
 
     @property
     def is_one_allocation(self) -> bool:
-        return self.rules.pool == "one_allocation"
+        return self.in_slots or self.rules.pool == "one_allocation"
 
     @property
+    def axes(self) -> str:
+        return SLOTS_OUTERMOST if self.in_slots else self.layout
+
+    @cached_property
     def group_size(self) -> int:
         """Layers of the longest group here."""
         return max((len(group.layer_names) for group in self.groups), default=0)
@@ -62,7 +71,7 @@ class Pool:
         """Nothing is stored here, although other ranks may store something."""
         return not self.group_size and not any(g.spec.sums_pages for g in self.groups)
 
-    @property
+    @cached_property
     def bytes_per_block(self) -> int:
         """Bytes of one block id across the pool of this rank."""
         if not self.groups:
@@ -87,26 +96,29 @@ class Pool:
         )
 
     def _tensors(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
-        sharing: Sequence[tuple[str, ...]]
-        if self.is_uniform:
+        if len(self.groups) == 1:
             group = self.groups[0]
-            sharing = [(name,) for name in group.layer_names]
-            pages = [group.layer_spec(name).page_size_bytes for name in group.layer_names]
-        elif len(self.groups) == 1:
-            sharing = list(zip(self.groups[0].layer_names, strict=True))
-            pages = [self.groups[0].spec.page_size_bytes] * len(sharing)
-        else:
-            sharing = [
-                tuple(g.layer_names[i] for g in self.groups if i < len(g.layer_names))
-                for i in range(self.group_size)
-            ]
-            pages = [self.groups[0].spec.page_size_bytes] * self.group_size
+            names = group.layer_names
+            pages = [group.spec.page_size_bytes] * len(names)
+            if self.is_uniform:
+                pages = [group.layer_spec(name).page_size_bytes for name in names]
+            return tuple(
+                [
+                    KVCacheTensor.of_one_layer(name, page, page * num_blocks)
+                    for name, page in zip(names, pages, strict=True)
+                ]
+            )
+        page = self.groups[0].spec.page_size_bytes
+        sharing = [
+            [g.layer_names[i] for g in self.groups if i < len(g.layer_names)]
+            for i in range(self.group_size)
+        ]
         return tuple(
             KVCacheTensor(
                 size_bytes=page * num_blocks,
                 pages=tuple([LayerPages.one_a_block(name, page) for name in names]),
             )
-            for names, page in zip(sharing, pages, strict=True)
+            for names in sharing
         )
 
     def _one_allocation(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
@@ -119,17 +131,17 @@ class Pool:
     def _overlay(self, group: KVCacheGroupSpec, num_blocks: int, width: int) -> list[LayerPages]:
         """The layers of one group from byte 0, spec by spec in order of appearance."""
         pages: list[LayerPages] = []
-        per_layer = num_blocks if self.layout[0] == "L" else 1  # pages of a layer side by side
+        per_layer = num_blocks if self.axes[0] == "L" else 1  # pages of a layer side by side
         start = 0
         for spec, names in layer_runs(group):
             page = spec.page_size_bytes
-            heads = _heads_apart(spec, self.layout)
+            heads = _heads_apart(spec, self.axes)
             run = page * per_layer
-            layer_stride = run if self.layout != "BHLNC" else page // heads
-            block_stride = width if self.layout[0] == "B" else page // heads
+            layer_stride = run if self.axes != "BHLNC" else page // heads
+            block_stride = width if self.axes[0] == "B" else page // heads
             head_stride = None
-            if "H" in self.layout[:2]:
-                head_stride = run // heads * (len(names) if self.layout == "BHLNC" else 1)
+            if "H" in self.axes[:2]:
+                head_stride = run // heads * (len(names) if self.axes == "BHLNC" else 1)
             pages += [
                 LayerPages(
                     layer=name,
@@ -190,7 +202,7 @@ def check_pool(pool: Pool) -> None:
             raise refuse(
                 "placement",
                 "blocks outermost, then layers, where groups' pages differ in size",
-                f"{pool.layout} with pages of {', '.join(f'{p:,}' for p in sorted(pages))} bytes",
+                f"{pool.axes} with pages of {', '.join(f'{p:,}' for p in sorted(pages))} bytes",
                 "choose placement=blnhc",
                 reference="ValueError",
                 stage="configs",
@@ -199,12 +211,12 @@ def check_pool(pool: Pool) -> None:
 
 def _cannot_mix(pool: Pool) -> bool:
     """Pages of several sizes need L and B outermost, and with several groups B first."""
-    outermost = set(pool.layout[:2]) == {"L", "B"}
-    return not outermost or (len(pool.groups) > 1 and pool.layout[0] != "B")
+    outermost = set(pool.axes[:2]) == {"L", "B"}
+    return not outermost or (len(pool.groups) > 1 and pool.axes[0] != "B")
 
 
 def _empty_rank(pool: Pool) -> Exception:
-    if not pool.is_one_allocation or pool.layout[0] == "B":
+    if not pool.is_one_allocation or pool.axes[0] == "B":
         reference = "AssertionError"
     else:
         reference = "ValueError" if _cannot_mix(pool) else "ZeroDivisionError"

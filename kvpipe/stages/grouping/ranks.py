@@ -9,14 +9,14 @@ from kvpipe.cache.plan import KVCacheGroupSpec, RankPlan
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, DoesNotFit, Problem, SpecError
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.grouping._groups import Grouping, group_layers
+from kvpipe.stages.grouping._groups import Grouping
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping._problems import refuse
+from kvpipe.stages.grouping._slotted import grouped
 from kvpipe.stages.grouping.admission import Admission, admit, short_size
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
 from kvpipe.stages.grouping.printed import printed
-from kvpipe.stages.grouping.union import union
 from kvpipe.text.figures import count
 
 
@@ -39,19 +39,19 @@ def plan_ranks(
 ) -> RankedPlans:
     """The plan of every rank by these rules. with_tensors False: counts alone."""
     try:
-        grouping = group_layers(
-            union(layers),
-            rules,
-            disable_hybrid=request.disable_hybrid_kv_cache_manager or not rules.groups_by_type,
-            kv_cache_layout=request.kv_cache_layout,
-        )
+        grouping = grouped(request, layers, rules)
     except ConfigError as error:
         raise _in_stages(error, layers) from None
     pools = [
-        Pool(groups=groups, rules=rules, layout=request.kv_cache_layout)
+        Pool(
+            groups=groups,
+            rules=rules,
+            layout=request.kv_cache_layout,
+            in_slots=grouping.in_slots,
+        )
         for groups in _groups_by_rank(grouping, layers)
     ]
-    admissions = _admissions(request, pools, rules)
+    admissions = _admissions(request, pools)
     for pool in pools:
         if pool.is_one_allocation:  # that engine looks at the layout before the memory
             check_pool(pool)
@@ -101,13 +101,9 @@ def _groups_by_rank(
     return [on_rank(grouping.groups, frozenset(mine)) for mine in layers]
 
 
-def _admissions(
-    request: GroupingRequest, pools: Sequence[Pool], rules: EngineRules
-) -> tuple[Admission, ...]:
-    by_count = request.num_gpu_blocks_override is not None and rules.override != "count"
-    knob = "cache.num_gpu_blocks_override" if by_count else request.memory_knob
+def _admissions(request: GroupingRequest, pools: Sequence[Pool]) -> tuple[Admission, ...]:
     return tuple(
-        Admission(pool=pool, memory=_memory(pool, given, request), knob=knob)
+        Admission(pool=pool, memory=_memory(pool, given, request))
         for pool, given in zip(pools, request.memory, strict=True)
     )
 
@@ -123,7 +119,7 @@ def _memory(pool: Pool, given: int, request: GroupingRequest) -> int:
         asked_for, has = short_size(asked), short_size(given)
         raise DoesNotFit(
             f"cache.num_gpu_blocks_override: {count(override, 'block')} {need} {asked_for}, "
-            f"{given // width:,} fit ({has}). Lower it, or raise {request.memory_knob}",
+            f"{given // width:,} fit ({has}). Lower it to {given // width:,}",
             needed_bytes=(asked,),
             available_bytes=(given,),
         )

@@ -37,19 +37,15 @@ class _Interned:
         self._by_id: dict[int, KVCacheSpec] = {}
 
     def one_object(self, spec: KVCacheSpec) -> KVCacheSpec:
+        for other in self._few:
+            if other is spec or (other.block_size == spec.block_size and other == spec):
+                return other
         found = self._by_id.get(id(spec))
         if found is None:
-            found = self._by_id[id(spec)] = self._equal(spec)
+            found = self._by_id[id(spec)] = self._known.setdefault(spec, spec)
+            if found is spec and len(self._few) < self._FEW:
+                self._few.append(spec)
         return found
-
-    def _equal(self, spec: KVCacheSpec) -> KVCacheSpec:
-        for other in self._few:
-            if other.block_size == spec.block_size and other == spec:
-                return other
-        known = self._known.setdefault(spec, spec)
-        if known is spec and len(self._few) < self._FEW:
-            self._few.append(spec)
-        return known
 
 
 def union(ranks: Sequence[Layers]) -> Layers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
@@ -107,6 +107,14 @@ class BlockSizes:
         except SpecError as error:
             key, knob = "cache.mamba_page_size_padded", "leave it null for no padding"
             raise ConfigError(Problem(key, error.expected, error.got, knob)) from None
+
+    def quantum(self, specs: Iterable[KVCacheSpec]) -> int | None:
+        """Tokens that a block is a multiple of where `beside_states` made it hold a state; None
+        where it did not, or where pages are padded by hand and stay as they are."""
+        kinds = {spec.is_state for spec in specs}
+        if len(kinds) < 2 or self.cache.mamba_page_size_padded is not None:
+            return None
+        return self.asked or self.default
 
     def _multiple(self, attention: Sequence[KVCacheSpec], tokens: Callable[[Layout], int]) -> int:
         """What every attention layer's layout asks for, together."""

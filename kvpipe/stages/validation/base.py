@@ -62,7 +62,9 @@ class ResolvedParallel:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedRun:
-    """What every later stage is given a part of. backend_reason: why `auto` chose it."""
+    """What every later stage is given a part of. backend_reason: why `auto` chose it.
+    block_quantum: tokens that a block is a multiple of, where the layers' own blocks were grown to
+    hold a state (None: they were not, or pages are padded by hand)."""
 
     model: ModelGeometry
     served_dtype: str
@@ -77,3 +79,4 @@ class ResolvedRun:
     max_num_seqs: int
     gpu_memory_utilization: float
     notes: tuple[Note, ...] = ()
+    block_quantum: int | None = None

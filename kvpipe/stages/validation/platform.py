@@ -14,12 +14,12 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.engines.arguments import Arguments, refused_arguments
-from kvpipe.engines.base import EngineRules
+from kvpipe.engines.base import Engine
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.models.base import ModelGeometry, ModelReader
 from kvpipe.models.formats.base import WeightFormat
-from kvpipe.notes import Note
+from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import RequestLimits, SpecContext
@@ -57,6 +57,7 @@ class _Resolution:
     def __post_init__(self) -> None:
         self.problems: list[Problem] = []
         self.notes: list[Note] = []
+        self.block_quantum: int | None = None
 
     def resolve(self) -> ResolvedRun:
         config = self.config
@@ -87,8 +88,9 @@ class _Resolution:
                 max_num_seqs=sizes.max_num_seqs,
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
+                latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
             ),
-            config.plugins["engine"].make(EngineRules).version,
+            config.plugins["engine"].make(Engine).rules.version,
         )
         if self.problems or lengths is None or backend is None or ranks is None:
             raise ConfigError(self.problems)
@@ -107,6 +109,7 @@ class _Resolution:
             max_num_seqs=sizes.max_num_seqs,
             gpu_memory_utilization=sizes.gpu_memory_utilization,
             notes=tuple(self.notes),
+            block_quantum=self.block_quantum,
         )
 
     def attempt(self, step: Callable[[], T]) -> T | None:
@@ -181,7 +184,7 @@ class _Resolution:
     def encoder_budget(self, model: ModelGeometry, sizes: StepSizes) -> int:
         """Encoder tokens of one request: what its encoder gives, and under vLLM at least the batch
         budget, which it reserves for cross attention."""
-        reserves = bool(self.config.plugins["engine"].make(EngineRules).version)
+        reserves = bool(self.config.plugins["engine"].make(Engine).rules.version)
         if not model.encoder_tokens or not reserves:
             return model.encoder_tokens
         return max(model.encoder_tokens, sizes.max_num_batched_tokens)
@@ -245,7 +248,7 @@ class _Resolution:
         length: int,
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
-        rules = self.config.plugins["engine"].make(EngineRules)
+        rules = self.config.plugins["engine"].make(Engine).rules
         kinds = {each.spec for each in model.caches}
         default = default_block_size(rules, device.type, kinds)
         block_size = default if cache.block_size == "auto" else cache.block_size
@@ -273,6 +276,7 @@ class _Resolution:
             self.attempt(lambda: blocks.check(attention))
         layers, notes = blocks.beside_states(layers, model.state_chunk_size)
         self.notes += notes
+        self.block_quantum = blocks.quantum(spec for _, spec in layers)
         return layers
 
     def check_latent_dtype(self, layers: list[Layer]) -> None:
@@ -310,13 +314,19 @@ class _Resolution:
             )
         if cache.gpu_memory_utilization == 1.0:
             self.notes.append(
-                Note(
+                Hint(
+                    about="a share of the whole card",
                     text="utilization 1.0 leaves nothing for what is not accounted for: expect "
                     "out-of-memory errors",
-                    knob="cache.gpu_memory_utilization=0.95",
+                    proposals=(Proposal(changes={"cache.gpu_memory_utilization": 0.95}),),
                     is_warning=True,
                 )
             )
+
+
+def _stores_latent(layers: list[Layer]) -> bool:
+    arrays = (array for _, spec in layers for array in spec.page_arrays())
+    return any(array.name == "latent" for array in arrays)
 
 
 def _note(text: str) -> Note:

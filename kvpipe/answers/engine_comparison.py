@@ -1,0 +1,73 @@
+"""One request, planned by several engines: what each makes of the same card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvpipe.answers.block_plan import plan_blocks
+from kvpipe.answers.engine_question import question_of
+from kvpipe.engines.base import Engine
+from kvpipe.engines.plan import EnginePlan, plan_engine
+from kvpipe.engines.planned import PlannedEngine
+from kvpipe.errors import ConfigError, KvpipeError, Problem, did_you_mean
+from kvpipe.pipeline import Prepared, prepare
+from kvpipe.plugins import REGISTRIES
+from kvpipe.request.confdir import shipped_option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """name: as it is chosen. plan None: refused, in the engine's words. exit_code: of the refusal
+    (1: it does not fit, 2: the request is wrong)."""
+
+    name: str
+    plan: EnginePlan | None
+    refused: tuple[str, ...] = ()
+    exit_code: int = 0
+
+
+def compare_engines(prepared: Prepared, names: Sequence[str]) -> tuple[Compared, ...]:
+    """In the order asked for. ConfigError for a name that is none."""
+    known = REGISTRIES["engine"].names()
+    wrong = [name for name in names if name not in known]
+    if wrong or not names:
+        raise ConfigError(
+            Problem(
+                "command.engines",
+                f"some of {', '.join(known)}",
+                f"{wrong[0]!r}" if wrong else "none",
+                did_you_mean(wrong[0], known) if wrong else "",
+                of_name=bool(wrong),
+            )
+        )
+    return tuple(_one(prepared, name) for name in dict.fromkeys(names))
+
+
+def _one(prepared: Prepared, name: str) -> Compared:
+    try:
+        return Compared(name=name, plan=plan_any(_chosen(prepared, name)))
+    except KvpipeError as error:
+        return Compared(
+            name=name, plan=None, refused=tuple(error.lines()), exit_code=error.exit_code
+        )
+
+
+def plan_any(prepared: Prepared) -> EnginePlan:
+    """The plan of the request's engine, of whichever contract it is."""
+    made = prepared.config.plugins["engine"].make(Engine)
+    if isinstance(made, PlannedEngine):
+        return plan_engine(made, question_of(prepared))
+    return plan_blocks(prepared)
+
+
+def _chosen(prepared: Prepared, name: str) -> Prepared:
+    """The same request under that engine: with the section as the user set it, where it is the
+    run's own; and of a length that is the same for all."""
+    raw: dict[str, Any] = dict(prepared.raw)
+    if raw["engine"].get("name") != name:
+        raw["engine"] = shipped_option("engine", name)
+    length = prepared.resolved.limits.max_model_len
+    raw["scheduler"] = {**raw["scheduler"], "max_model_len": length}
+    return prepare(raw)

@@ -1,0 +1,90 @@
+"""A prepared request -> what an engine that is planned on its own is asked."""
+
+from __future__ import annotations
+
+from kvpipe.answers.stage_weights import stage_weights
+from kvpipe.engines.planned import Card, Question, RankQuestion
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.pipeline import Prepared, profiling_request
+from kvpipe.stages.profiling.base import MemoryItem, ProfilingRequest, device_total
+from kvpipe.stages.profiling.estimate import is_packed
+from kvpipe.stages.profiling.estimates import activations, context
+
+
+def question_of(prepared: Prepared) -> Question:
+    """ConfigError on a CPU, unless the bytes are set by hand."""
+    config, resolved = prepared.config, prepared.resolved
+    if resolved.device.type == "cpu" and config.cache.kv_cache_memory_bytes is None:
+        raise ConfigError(
+            Problem(
+                "device",
+                f"an accelerator for engine={config.plugins['engine'].name}",
+                "cpu",
+                "choose device=h100_80gb, or set cache.kv_cache_memory_bytes",
+            )
+        )
+    request = profiling_request(prepared)
+    scheduler = config.scheduler
+    return Question(
+        model=resolved.model,
+        served_dtype=resolved.served_dtype,
+        cache_dtype=resolved.cache_dtype,
+        ranks=_ranks(prepared, request),
+        card=_card(request),
+        length=resolved.limits.max_model_len,
+        tp=resolved.parallel.tp,
+        pp=resolved.parallel.pp,
+        dp=resolved.parallel.dp,
+        requests=None if scheduler.max_num_seqs == "auto" else scheduler.max_num_seqs,
+        batched_tokens=None
+        if scheduler.max_num_batched_tokens == "auto"
+        else scheduler.max_num_batched_tokens,
+        prefix_caching=config.cache.enable_prefix_caching,
+        draft_tokens=scheduler.num_speculative_tokens,
+        cache_bytes=config.cache.kv_cache_memory_bytes,
+        activations=lambda tokens, requests: _activations(request, tokens, requests),
+    )
+
+
+def _ranks(prepared: Prepared, request: ProfilingRequest) -> tuple[RankQuestion, ...]:
+    """The first rank of each stage: those of one stage are alike."""
+    if prepared.config.cache.kv_cache_memory_bytes is not None:
+        none = MemoryItem(name="weights", num_bytes=0, how="set", source="not looked at")
+        weights = dict.fromkeys(range(request.parallel.pp), none)
+    else:
+        weights = stage_weights(prepared)
+    return tuple(
+        RankQuestion(
+            layers=rank.layers,
+            weight_bytes=weights[rank.pp_rank].num_bytes,
+            weights_how=weights[rank.pp_rank].how,
+            weights_source=weights[rank.pp_rank].source,
+        )
+        for rank in prepared.resolved.ranks
+        if rank.tp_rank == 0
+    )
+
+
+def _card(request: ProfilingRequest) -> Card:
+    total = device_total(request.device)
+    taken = 0
+    if request.device.type != "cpu":
+        taken = context(request.parallel.tp, request.device.total_bytes).best
+    return Card(
+        name=request.device.name,
+        type=request.device.type,
+        total_bytes=total.num_bytes,
+        context_bytes=taken,
+        how=total.how,
+        compute_capability=request.device.compute_capability,
+    )
+
+
+def _activations(request: ProfilingRequest, tokens: int, requests: int) -> int:
+    return activations(
+        request.model,
+        batched_tokens=tokens,
+        max_num_seqs=requests,
+        tp=request.parallel.tp,
+        is_packed=is_packed(request.model, request.served_dtype),
+    ).best

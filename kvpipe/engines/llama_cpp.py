@@ -1,0 +1,284 @@
+"""llama.cpp (llama-server): a context of cells, as many as its sequences need.
+
+Source: ggml-org/llama.cpp@0c1e57098, read and not run against (docs/engines.md).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from kvpipe.engines.llama_cpp_sizes import MOST_SEQUENCES, Context, context_of
+from kvpipe.engines.llama_cpp_types import CacheType, is_quantised, row_bytes, stores
+from kvpipe.engines.planned import (
+    Budget,
+    PlannedEngine,
+    PlannedOptions,
+    Pools,
+    Question,
+    RankQuestion,
+    Start,
+    Step,
+    by_hand,
+    nothing_left,
+)
+from kvpipe.engines.pools import Demand, EnginePool, EveryToken, LastTokens, PerRequest
+from kvpipe.engines.stored import Stored, StoredRow, stored
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.text.quantities import Bytes
+
+MIB, GIB = 2**20, 2**30
+MARGIN = GIB  # that automatic fitting leaves on a device
+LOGIT_BYTES = 4
+
+
+class LlamaCpp(PlannedEngine):
+    """Options: flags of llama-server; auto sequences: as many as fit."""
+
+    class Options(PlannedOptions):
+        type_k: CacheType
+        type_v: CacheType
+        n_parallel: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] | Literal["auto"]
+        n_ubatch: Annotated[int, Field(ge=1, lt=2**20)]
+        kv_unified: bool
+        swa_full: bool
+        flash_attn: bool
+        compute_buffer_bytes: Bytes | Literal["auto"]
+
+    options: Options
+    title: ClassVar[str] = "llama.cpp 0c1e57098"
+    source: ClassVar[str] = "its source, read; not run"
+    differs: ClassVar[str] = (
+        "a context of cells, allocated whole at the start for a fixed number of sequences; its own "
+        "default is 4 of them, the plan has as many as fit"
+    )
+
+    # --- memory -> budget ---
+    def budget(self, question: Question, rank: RankQuestion) -> Budget:
+        if given := by_hand(question):
+            return given
+        card = question.card
+        asked = self.options.compute_buffer_bytes
+        logits = self.options.n_ubatch * question.model.vocab_size * LOGIT_BYTES
+        budget = Budget(
+            steps=(
+                Step(
+                    name="free",
+                    num_bytes=card.total_bytes - card.context_bytes,
+                    how="estimated" if card.context_bytes else card.how,
+                    mark="read",
+                    source=f"{card.name}, less the driver's memory",
+                ),
+                Step(
+                    name="weights",
+                    num_bytes=-rank.weight_bytes,
+                    how=rank.weights_how,
+                    mark="inferred",
+                    source=f"{rank.weights_source}; a GGUF of another type has its own size",
+                ),
+                Step(
+                    name="compute buffers",
+                    num_bytes=-(logits if asked == "auto" else asked),
+                    how="estimated" if asked == "auto" else "set",
+                    mark="inferred",
+                    source=f"at least the logits of {self.options.n_ubatch} tokens; the log prints "
+                    "them (engine.compute_buffer_bytes)",
+                ),
+                Step(
+                    name="margin",
+                    num_bytes=-MARGIN,
+                    how="exact",
+                    mark="read",
+                    source="what automatic fitting leaves on a device",
+                ),
+            )
+        )
+        if budget.num_bytes <= 0:
+            raise nothing_left(self.title, budget, "the device's memory")
+        return budget
+
+    # --- budget -> pools ---
+    def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
+        layers = stored(rank.layers, self.title)
+        self._check(question, layers)
+        context = self._context(question, layers, budget)
+        found = [*self._cells(layers, context), *_states(layers, context)]
+        return Pools(
+            pools=tuple(found),
+            max_requests=context.sequences,
+            context=context.cells,
+            notes=(f"context: {context.n_ctx:,} cells for {context.sequences:,} sequences",),
+        )
+
+    def _check(self, question: Question, layers: Stored) -> None:
+        options, problems = self.options, []
+        if question.tp > 1:
+            problems.append(
+                Problem(
+                    "parallel.tensor_parallel_size",
+                    "1 (llama.cpp splits layers over devices: parallel.pipeline_parallel_size)",
+                    str(question.tp),
+                )
+            )
+        if question.cache_dtype.startswith("fp8"):
+            problems.append(
+                Problem(
+                    "cache.cache_dtype",
+                    "auto: llama.cpp has no fp8 cache",
+                    f"'{question.cache_dtype}'",
+                    "set engine.type_k=q8_0 engine.type_v=q8_0",
+                )
+            )
+        if is_quantised(options.type_v) and not options.flash_attn:
+            problems.append(
+                Problem("engine.flash_attn", f"true, since type_v={options.type_v}", "false")
+            )
+        problems += self._unstorable([*layers.full, *_flat(layers)])
+        if problems:
+            raise ConfigError(problems)
+
+    def _unstorable(self, rows: Sequence[StoredRow]) -> Iterator[Problem]:
+        """Widths that a type cannot store, each once; rows that are no numbers of the model."""
+        seen: set[tuple[str, int]] = set()
+        for row in rows:
+            for array in row.arrays:
+                key = "engine.type_v" if array.name == "v" else "engine.type_k"
+                name = self._type(array.name)
+                if array.dtype == "uint8":
+                    yield Problem("engine.name", "K, V or latent rows (llama.cpp)", row.name)
+                    return
+                if not stores(array.width, name) and (key, array.width) not in seen:
+                    seen.add((key, array.width))
+                    yield Problem(
+                        key, f"f16, bf16 or f32 for heads of {array.width} numbers", f"'{name}'"
+                    )
+
+    def _type(self, array: str) -> str:
+        return self.options.type_v if array == "v" else self.options.type_k
+
+    def _row(self, row: StoredRow) -> int:
+        return sum(row_bytes(a.num_heads * a.width, self._type(a.name)) for a in row.arrays)
+
+    def _context(self, question: Question, layers: Stored, budget: int) -> Context:
+        """As many sequences as fit, or those that were set."""
+        asked = self.options.n_parallel
+        if asked == "auto" and question.requests is not None:
+            asked = min(question.requests, MOST_SEQUENCES)
+        if asked != "auto":
+            context = self._for(asked, question, layers)
+            if self._bytes(layers, context) > budget:
+                raise self._too_small(context, layers, budget)
+            return context
+        low, high = 0, MOST_SEQUENCES + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = self._bytes(layers, self._for(middle, question, layers)) <= budget
+            low, high = (middle, high) if fits else (low, middle)
+        if not low:
+            raise self._too_small(self._for(1, question, layers), layers, budget)
+        return self._for(low, question, layers)
+
+    def _for(self, sequences: int, question: Question, layers: Stored) -> Context:
+        return context_of(
+            sequences,
+            question.length,
+            tuple(layers.windows),
+            unified=self.options.kv_unified,
+            ubatch=self.options.n_ubatch,
+            whole=self.options.swa_full,
+        )
+
+    def _bytes(self, layers: Stored, context: Context) -> int:
+        pools = [*self._cells(layers, context), *_states(layers, context)]
+        return sum(pool.num_bytes for pool in pools)
+
+    def _too_small(self, context: Context, layers: Stored, budget: int) -> DoesNotFit:
+        needed = self._bytes(layers, context)
+        return DoesNotFit(
+            f"engine.n_parallel: {context.sequences:,} sequences need {needed / GIB:.2f} GiB of "
+            f"cells in llama.cpp, {budget / GIB:.2f} GiB are left. Lower scheduler.max_model_len, "
+            "or set engine.type_k=q8_0 engine.type_v=q8_0",
+            needed_bytes=(needed,),
+            available_bytes=(budget,),
+        )
+
+    def _cells(self, layers: Stored, context: Context) -> Iterator[EnginePool]:
+        how = "one stream" if context.unified else f"{context.streams:,} streams"
+        if layers.full:
+            yield EnginePool(
+                name="cells",
+                unit="cell",
+                count=context.n_ctx,
+                unit_bytes=sum(map(self._row, layers.full)),
+                demand=_demand(context, context.cells, EveryToken()),
+                mark="read",
+                rule=f"n_ctx in {how}, padded to 256; K {self.options.type_k}, V "
+                f"{self.options.type_v}",
+            )
+        for window, rows in layers.windows.items():
+            cells = context.windows[window]
+            whole = EveryToken() if self.options.swa_full else LastTokens(window=window)
+            yield EnginePool(
+                name=f"window {window:,}",
+                unit="cell",
+                count=cells * context.streams,
+                unit_bytes=sum(map(self._row, rows)),
+                demand=_demand(context, cells, whole),
+                mark="read",
+                rule="every cell (--swa-full)"
+                if self.options.swa_full
+                else f"windows of the sequences and {self.options.n_ubatch} tokens in flight",
+            )
+
+    # --- what it prints, how it starts ---
+    def printed(self, question: Question, pools: Pools) -> tuple[str, ...]:
+        lines = []
+        for pool in pools.pools:
+            size = pool.num_bytes / MIB
+            if pool.unit == "cell":
+                lines.append(f"llama_kv_cache: size = {size:7.2f} MiB ({pool.count:6d} cells)")
+            else:
+                lines.append(f"llama_memory_recurrent: size = {size:7.2f} MiB ({pool.count} cells)")
+        return tuple(lines)
+
+    def start(self, question: Question, pools: Pools) -> Start:
+        options, sequences = self.options, pools.max_requests or 1
+        cells = pools.context or question.length
+        n_ctx = cells if options.kv_unified else cells * sequences
+        name = question.model.name.rpartition("/")[2]
+        words = ["llama-server", "--model", f"{name}.gguf", "--ctx-size", str(n_ctx)]
+        words += ["--parallel", str(sequences)]
+        words += ["--kv-unified" if options.kv_unified else "--no-kv-unified"]
+        words += ["--ubatch-size", str(options.n_ubatch), "--gpu-layers", "999"]
+        words += ["--cache-type-k", options.type_k, "--cache-type-v", options.type_v]
+        words += ["--flash-attn", "on" if options.flash_attn else "off"]
+        words += ["--swa-full"] if options.swa_full else []
+        return Start(command=shlex.join(words), mark="read")
+
+
+def _demand(context: Context, cells: int, shared: Demand) -> Demand:
+    """A sequence of its own stream has all of its cells."""
+    return shared if context.unified else PerRequest(each=cells)
+
+
+def _flat(layers: Stored) -> list[StoredRow]:
+    return [row for rows in layers.windows.values() for row in rows]
+
+
+def _states(layers: Stored, context: Context) -> Iterator[EnginePool]:
+    if layers.states:
+        yield EnginePool(
+            name="states",
+            unit="row",
+            count=context.sequences,
+            unit_bytes=sum(state.numbers for state in layers.states) * 4,
+            demand=PerRequest(),
+            mark="read",
+            rule="one row a sequence, in float32",
+        )
+
+
+PLUGIN = LlamaCpp

@@ -1,0 +1,180 @@
+"""The second contract of an engine: memory -> budget -> pools -> printed lines -> flags.
+
+For engines whose memory is no pool of block ids: each answers four questions, in that order, about
+one rank. What all of them share (ranks, users, what is lost) is asked once, in `answers/`. vLLM's
+plans are put into the same values there, so that a comparison knows one kind of answer.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from kvpipe.engines.base import Engine, EngineRules
+from kvpipe.engines.kvpipe import PLUGIN as OWN_RULES
+from kvpipe.engines.pools import EnginePool, Mark
+from kvpipe.errors import DoesNotFit
+from kvpipe.models.base import ModelGeometry
+from kvpipe.specs.base import CacheLayer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One device. total_bytes, and those that are taken before a model loads (driver, libraries):
+    how says whether that is measured or estimated."""
+
+    name: str
+    type: str
+    total_bytes: int
+    context_bytes: int = 0
+    how: str = "nominal"
+    compute_capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankQuestion:
+    """One rank of each pipeline stage: what it stores, and the bytes of its weights."""
+
+    layers: tuple[CacheLayer, ...]
+    weight_bytes: int
+    weights_how: str = "exact"
+    weights_source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What an engine is asked. length: tokens of a request. requests, batched_tokens: as the user
+    set them (None: the engine's own default). cache_bytes: set by hand, of one rank. activations:
+    (tokens, requests of a step) -> bytes, estimated."""
+
+    model: ModelGeometry
+    served_dtype: str
+    cache_dtype: str
+    ranks: tuple[RankQuestion, ...]
+    card: Card
+    length: int
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    requests: int | None = None
+    batched_tokens: int | None = None
+    prefix_caching: bool = True
+    draft_tokens: int = 0
+    draft_layers: int = 0
+    cache_bytes: int | None = None
+    activations: Callable[[int, int], int] = field(default=lambda tokens, requests: 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One line of a budget. num_bytes: signed as it counts. how: measured | exact | estimated |
+    nominal | set, of the value; mark: how the rule is known; source: in words."""
+
+    name: str
+    num_bytes: int
+    how: str
+    mark: Mark
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Bytes for the cache of one rank, and how they came about: the steps add up."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(step.num_bytes for step in self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pools:
+    """What a budget becomes. max_requests: the engine's own limit on requests at once; context:
+    tokens that it lets one request have (None: the model's)."""
+
+    pools: tuple[EnginePool, ...]
+    max_requests: int | None = None
+    context: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How the engine is started with this plan. files: name -> text, that the command reads."""
+
+    command: str
+    mark: Mark
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+class PlannedOptions(BaseModel):
+    """The section `engine`; a planned engine adds its own settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    name: str
+
+
+class PlannedEngine(Engine):
+    """title: the engine and the release whose rules these are. differs: in one line, how its memory
+    differs from a pool of blocks for all layers."""
+
+    title: ClassVar[str]
+    source: ClassVar[str]
+    differs: ClassVar[str]
+    Options: ClassVar[type[BaseModel]] = PlannedOptions
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @property
+    def rules(self) -> EngineRules:
+        return OWN_RULES
+
+    @abstractmethod
+    def budget(self, question: Question, rank: RankQuestion) -> Budget:
+        """Bytes for the cache; DoesNotFit where nothing is left."""
+
+    @abstractmethod
+    def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
+        """ConfigError for what the engine refuses, or what nobody has read; DoesNotFit where the
+        bytes are too few for it to start."""
+
+    @abstractmethod
+    def printed(self, question: Question, pools: Pools) -> tuple[str, ...]:
+        """The capacity lines of its log, as it words them."""
+
+    @abstractmethod
+    def start(self, question: Question, pools: Pools) -> Start:
+        """The flags that give this plan."""
+
+
+def by_hand(question: Question) -> Budget | None:
+    """The budget where the user set the bytes."""
+    if question.cache_bytes is None:
+        return None
+    return Budget(
+        steps=(
+            Step(
+                name="cache",
+                num_bytes=question.cache_bytes,
+                how="set",
+                mark="checked",
+                source="cache.kv_cache_memory_bytes",
+            ),
+        )
+    )
+
+
+def nothing_left(engine: str, budget: Budget, knob: str) -> DoesNotFit:
+    """The refusal where a budget is not above nothing."""
+    parts = ", ".join(f"{step.name} {step.num_bytes / 2**30:+.2f} GiB" for step in budget.steps)
+    return DoesNotFit(
+        f"engine.name: {engine} has {budget.num_bytes / 2**30:.2f} GiB for its cache: {parts}. "
+        f"Raise {knob}, or parallel.tensor_parallel_size",
+        available_bytes=(budget.num_bytes,),
+    )

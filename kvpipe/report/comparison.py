@@ -1,0 +1,164 @@
+"""Engines side by side, told: one table, what is lost, what each prints and refuses, the flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvpipe.answers.engine_comparison import Compared
+from kvpipe.pipeline import Prepared
+from kvpipe.report.engine_plan import figures
+from kvpipe.report.identity import identity
+from kvpipe.text.figures import percent, size
+from kvpipe.text.lines import Line, Section, shell_lines
+
+COMMAND_WIDTH = 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fastest:
+    """Bounds on time. token_s: seconds between two tokens of each of an engine's users, by its
+    name; first_token_s: of a prompt of the asked length, alone; cards: that work on a request.
+    why: what it rests on, or why there is none."""
+
+    token_s: Mapping[str, float]
+    first_token_s: float | None
+    cards: int
+    why: str
+
+
+def sections(
+    found: Sequence[Compared], heading: str, length: int, fastest: Fastest
+) -> list[Section]:
+    plans = [each for each in found if each.plan is not None]
+    return [
+        _table(found, f"compare: {heading}, requests of {length:,} tokens"),
+        Section(
+            title="Lost, the largest first",
+            paragraphs=[Line(text) for each in plans for text in _lost(each)],
+        ),
+        Section(
+            title="How they differ",
+            paragraphs=[Line(f"{each.name}: {each.plan.differs}") for each in plans if each.plan],
+        ),
+        Section(
+            title="What each prints",
+            paragraphs=[
+                Line(f"{each.name}: {line}") for each in plans if each.plan for line in _said(each)
+            ],
+        ),
+        _times(found, fastest),
+        Section(title="The plans as command lines", verbatim=list(_commands(plans))),
+    ]
+
+
+def _table(found: Sequence[Compared], title: str) -> Section:
+    return Section(
+        title=title,
+        headers=("engine", "users", "at peak", "tokens", "longest", "cache", "lost", "rules"),
+        align="lrrrrrrl",
+        rows=[_row(each) for each in found],
+        paragraphs=[
+            Line(
+                "users: requests at once, all decoding; at peak: all reading their prompts. "
+                "tokens: held by requests of that length. longest: one request alone. lost: of the "
+                "cache, what nobody reads. rules: checked against the engine's code, read in it, "
+                "or inferred",
+                "faint",
+            ),
+            *(
+                Line(f"{each.name} refuses: {line}", "warning")
+                for each in found
+                for line in each.refused
+            ),
+        ],
+    )
+
+
+def _row(each: Compared) -> tuple[str, ...]:
+    plan = each.plan
+    if plan is None:
+        return (each.name, "-", "-", "-", "-", "-", "-", "refused")
+    budget = plan.budget.num_bytes
+    lost = budget - plan.users.steady * plan.needed_bytes
+    return (
+        each.name,
+        f"{plan.users.steady:,}",
+        f"{plan.users.peak:,}",
+        f"{plan.tokens:,}",
+        f"{plan.longest:,}",
+        size(budget),
+        percent(max(0, lost), budget),
+        plan.mark,
+    )
+
+
+def _times(found: Sequence[Compared], fastest: Fastest) -> Section:
+    rows = []
+    for each in found:
+        token = fastest.token_s.get(each.name)
+        if each.plan is not None and token:
+            users = each.plan.users.steady
+            rate = users / token / fastest.cards
+            rows.append((each.name, f"{users:,}", f"{1000 * token:,.1f} ms", f"{rate:,.0f}"))
+    lines = [Line(fastest.why, "faint")]
+    if fastest.first_token_s is not None:
+        lines.insert(0, Line(_first_token(fastest.first_token_s)))
+    return Section(
+        title="No faster than (bounds, not estimates)",
+        headers=("engine", "users", "a token each", "tokens/s a card") if rows else (),
+        align="lrrr" if rows else "",
+        rows=rows,
+        paragraphs=lines,
+    )
+
+
+def _first_token(seconds: float) -> str:
+    shown = f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
+    return f"first token of a prompt alone: {shown}"
+
+
+def _lost(each: Compared) -> Iterator[str]:
+    if each.plan is None or not each.plan.lost:
+        return
+    worst = "; ".join(f"{size(loss.num_bytes)} {loss.name}" for loss in each.plan.lost[:2])
+    yield f"{each.name}: {worst}"
+
+
+def _said(each: Compared) -> tuple[str, ...]:
+    assert each.plan is not None
+    return each.plan.printed or ("nothing about its capacity",)
+
+
+def _commands(plans: Sequence[Compared]) -> Iterator[Line]:
+    for each in plans:
+        plan = each.plan
+        assert plan is not None
+        yield Line(f"  {each.name}:", "faint")
+        if plan.start.command:
+            yield from shell_lines(plan.start.command, COMMAND_WIDTH, "    ")
+        else:
+            yield Line("    no flags say this plan")
+        for name, text in plan.start.files.items():
+            yield Line(f"    {name}:")
+            yield from (Line(f"      {line}") for line in text.splitlines())
+
+
+def document(found: Sequence[Compared], prepared: Prepared, fastest: Fastest) -> dict[str, Any]:
+    """Times are bounds, in seconds."""
+    asked = identity(prepared, "kvpipe.compare")
+    return {
+        **{key: value for key, value in asked.items() if not key.startswith("engine")},
+        "first_token_bound_s": fastest.first_token_s,
+        "bounds": fastest.why,
+        "engines": [
+            {
+                "name": each.name,
+                "refused": list(each.refused),
+                "plan": None if each.plan is None else figures(each.plan),
+                "token_bound_s": fastest.token_s.get(each.name),
+            }
+            for each in found
+        ],
+    }

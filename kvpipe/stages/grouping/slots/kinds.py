@@ -1,0 +1,147 @@
+"""Kinds of layers, the blocks they may lie in, and lives: kinds that may share a block table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kvpipe.errors import SpecError
+from kvpipe.specs.base import KVCacheSpec
+from kvpipe.stages.grouping.slots.options import BlockSizeRule
+
+MOST_SIZES = 32  # block sizes of a kind that are tried: up to 512 tokens where 16 is the smallest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Which block sizes are open. quantum: tokens that each is a multiple of (None: each spec's own
+    block; pages padded by hand then stay as they are). largest: in tokens (0: MOST_SIZES of them).
+    kernels: tokens that kernels take ((): any). The smallest is open always."""
+
+    quantum: int | None = None
+    rule: BlockSizeRule = "any"
+    largest: int = 0
+    kernels: tuple[int, ...] = ()
+
+    def of(self, spec: KVCacheSpec) -> dict[int, KVCacheSpec]:
+        """Tokens of a block -> the spec in such blocks, without padding."""
+        if spec.is_state:
+            bare = spec if self.quantum is None else replace(spec, page_size_padded=None)
+            return {spec.block_size: bare}
+        if self.quantum is None and _padded_by_hand(spec):
+            return {spec.block_size: spec}
+        step = self.quantum or spec.block_size
+        most = max(MOST_SIZES, spec.block_size // step)
+        if self.largest:
+            most = max(1, min(most, self.largest // step))
+        found: dict[int, KVCacheSpec] = {}
+        for tokens in self._sizes(step, most):
+            if found and self.kernels and tokens not in self.kernels:
+                continue
+            try:
+                found[tokens] = spec.with_block_size(tokens)
+            except SpecError:  # a row stands for several tokens
+                continue
+        return found
+
+    def _sizes(self, step: int, most: int) -> list[int]:
+        if self.rule == "any":
+            return [step * times for times in range(1, most + 1)]
+        return [step << power for power in range(most.bit_length()) if 1 << power <= most]
+
+
+def _padded_by_hand(spec: KVCacheSpec) -> bool:
+    """A page whose padding is no alignment of its own: it does not grow back."""
+    return spec.page_size_padded is not None and (
+        spec.with_block_size(spec.block_size).page_size_padded is None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Layers of one spec. count: on the rank that has most of them."""
+
+    spec: KVCacheSpec
+    count: int
+    sizes: Mapping[int, KVCacheSpec]
+
+    def page(self, tokens: int) -> int:
+        """Bytes of one layer's page in blocks of so many tokens."""
+        return self.sizes[tokens].page_size_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """Kinds of one type, whose layers may lie in one table: they hold equally many blocks."""
+
+    kinds: tuple[Kind, ...]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Tokens of a block that all kinds may have, ascending."""
+        first, *others = (kind.sizes for kind in self.kinds)
+        return tuple(sorted(t for t in first if all(t in sizes for sizes in others)))
+
+    def counted(self, tokens: int) -> KVCacheSpec:
+        """The spec that says how many blocks a request holds."""
+        return self.kinds[0].sizes[tokens]
+
+    def all_layers(self, tokens: int) -> int:
+        """Bytes of one block that holds every layer."""
+        return sum(kind.count * kind.page(tokens) for kind in self.kinds)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether its blocks have one size, come what may."""
+        return len(self.sizes) == 1
+
+    def within(self, sizes: frozenset[int]) -> Life | None:
+        """With these block sizes only; a fixed one as it is. None where none is left."""
+        if self.is_fixed:
+            return self
+        kept = [
+            replace(k, sizes={t: s for t, s in k.sizes.items() if t in sizes}) for k in self.kinds
+        ]
+        life = Life(kinds=tuple(kept))
+        return life if life.sizes else None
+
+
+def lives_of(ranks: Sequence[Mapping[str, KVCacheSpec]], blocks: Blocks) -> tuple[Life, ...]:
+    """The kinds of all ranks' layers, by life, both in order of appearance; widest kind first."""
+    most: dict[KVCacheSpec, int] = {}
+    for layers in ranks:
+        for spec, count in _counted(layers).items():
+            most[spec] = max(most.get(spec, 0), count)
+    lives: list[list[Kind]] = []
+    for spec, count in most.items():
+        kind = Kind(spec=spec, count=count, sizes=blocks.of(spec))
+        home = next((life for life in lives if _may_join(life, kind)), None)
+        if home is None:
+            lives.append(home := [])
+        home.append(kind)
+    return tuple(Life(kinds=tuple(sorted(life, key=_width, reverse=True))) for life in lives)
+
+
+def _counted(layers: Mapping[str, KVCacheSpec]) -> Counter[KVCacheSpec]:
+    """Layers of each spec; equal specs are one object, which costs less to count by."""
+    by_id = {id(spec): spec for spec in layers.values()}
+    counts = Counter(map(id, layers.values()))
+    return Counter({by_id[key]: count for key, count in counts.items()})
+
+
+def _width(kind: Kind) -> tuple[int, int, str]:
+    smallest = min(kind.sizes)
+    return kind.count * kind.page(smallest), kind.page(smallest), repr(kind.spec)
+
+
+def _may_join(life: Sequence[Kind], kind: Kind) -> bool:
+    """Whichever of them comes first in a table. Blocks of one size are shared by no other size."""
+    return all(
+        other.sizes.keys() & kind.sizes.keys()
+        and (len(other.sizes) == 1) == (len(kind.sizes) == 1)
+        and other.spec.same_type(kind.spec)
+        and kind.spec.same_type(other.spec)
+        for other in life
+    )

@@ -1,0 +1,268 @@
+"""The rule: layers of all ranks, limits, the plans of engines -> groups in equal slots.
+
+First the cheapest plan that is never worse than every plan compared, then than the newest alone,
+and else the newest plan's own groups, repacked. With pipeline stages the plan is made for a stage
+that has the most layers of every kind; each stage has the same tables and block sizes, and slots
+of its own size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from kvpipe.cache.plan import KVCacheGroupSpec, SlotFacts
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.stages.grouping.lengths import longest_length
+from kvpipe.stages.grouping.slots.baselines import Baseline
+from kvpipe.stages.grouping.slots.grain import choices, grain
+from kvpipe.stages.grouping.slots.guard import Demand, Guard
+from kvpipe.stages.grouping.slots.kinds import Blocks, Life, lives_of
+from kvpipe.stages.grouping.slots.options import SlotOptions
+from kvpipe.stages.grouping.slots.repack import of_specs, repacked
+from kvpipe.stages.grouping.slots.search import Bounds, SlotPlan, plans
+from kvpipe.stages.grouping.slots.weights import Weights, fewest_bytes
+
+Layers = Mapping[str, KVCacheSpec]
+
+MOST_TRIED = 24  # plans, in ascending order of cost
+ROUNDS, MOST_LENGTHS = 3, 4  # of the search, each with so many lengths more at which plans failed
+MOST_TABLES = 64  # where no engine's plan bounds them
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotRequest:
+    """ranks: the layers of each. baselines: plans of the same layers, the newest last, at least
+    one. quantum: tokens that every block is a multiple of, where the layers' own blocks were grown
+    to hold a state. shares_prefixes: whether the prefix cache is on. kernel_sizes: tokens of a
+    block that kernels take ((): any). memory: bytes of each rank, in which no fewer requests may
+    fit ((): that is not asked)."""
+
+    ranks: Sequence[Layers]
+    limits: RequestLimits
+    options: SlotOptions
+    baselines: tuple[Baseline, ...]
+    quantum: int | None
+    shares_prefixes: bool
+    kernel_sizes: tuple[int, ...] = ()
+    memory: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotGroups:
+    groups: tuple[KVCacheGroupSpec, ...]
+    facts: SlotFacts
+
+
+def slot_groups(request: SlotRequest) -> SlotGroups:
+    """The groups of all layers, and what is promised of them. SpecError where a spec does not work
+    under these limits."""
+    return _Rule(request).found()
+
+
+class _Rule:
+    def __init__(self, request: SlotRequest) -> None:
+        self.request, self.limits = request, request.limits
+        self.stages = _stages(request.ranks)
+        self.most_grain = self._most_grain()
+        self.blocks = Blocks(
+            quantum=request.quantum,
+            rule=request.options.block_sizes,
+            largest=self.most_grain,
+            kernels=request.kernel_sizes,
+        )
+        self.lives = lives_of(self.stages, self.blocks)
+        self.weights = Weights(self.lives, self.limits, request.options)
+        self.guard = Guard(self.limits)
+        self.choices = self._choices()
+
+    def found(self) -> SlotGroups:
+        if self.request.options.objective == "fewest_tables":
+            bounds = Bounds(num_tables=MOST_TABLES, slot_bytes=self._all_of_one_life())
+            plan = next(plans(self.choices, bounds, self.weights), None)
+            if plan is not None:
+                groups = self._assembled(plan)
+                return self._with_facts(groups, "fewest tables", self._not_worse_than(groups))
+        *_, newest = baselines = self.request.baselines
+        alone = [(newest,)] if len(_distinct(baselines)) > 1 else []
+        for promised in [baselines, *alone]:
+            if (found := self._no_worse_than(promised)) is not None:
+                return self._with_facts(found, "equal slots", promised)
+        groups = repacked(newest, self.request.ranks, self.blocks, self._repack_sizes())
+        more = [base for base in self._not_worse_than(groups) if base is not newest]
+        return self._with_facts(groups, f"{newest.engine} repacked", (*more, newest))
+
+    # --- what is searched ---
+    def _no_worse_than(self, promised: Sequence[Baseline]) -> tuple[KVCacheGroupSpec, ...] | None:
+        """The cheapest plan that is no worse than any of these. Where the cheapest ones are worse
+        at some lengths, those are weighed, too, and it is looked for anew."""
+        bounds, weights, lengths = self._bounds(promised), self.weights, list[int]()
+        for _ in range(ROUNDS):
+            worse: list[int] = []
+            for plan in islice(plans(self.choices, bounds, weights), MOST_TRIED):
+                groups = self._assembled(plan)
+                found = self._worse_at(groups, _distinct(promised))
+                if found is None:
+                    return groups
+                worse.append(found)
+            more = [n for n in dict.fromkeys(worse) if n and n not in lengths]
+            if not more:
+                return None
+            lengths += more[:MOST_LENGTHS]
+            weights = self.weights.with_lengths(lengths)
+        return None
+
+    def _bounds(self, promised: Sequence[Baseline]) -> Bounds:
+        """A plan that is never worse has no more tables, and a request of one token, which holds a
+        block in each, takes no more bytes."""
+        first = min(
+            max(
+                sum(spec.steady_blocks(1, self.limits) for spec in base.specs) * slot
+                for slot in base.slot_bytes
+            )
+            for base in promised
+        )
+        each = min(life.counted(life.sizes[0]).steady_blocks(1, self.limits) for life in self.lives)
+        return Bounds(
+            num_tables=min(base.num_tables for base in promised),
+            slot_bytes=min(first // max(1, each * len(self.lives)), self._all_of_one_life()),
+            first_token_bytes=first,
+            first_blocks=each,
+        )
+
+    def _all_of_one_life(self) -> int:
+        return max(life.all_layers(life.sizes[0]) for life in self.lives)
+
+    def _most_grain(self) -> int:
+        """0: no prefix is shared, any block size will do. Where the engines' plans share in coarser
+        steps than asked for, those will do."""
+        if not self.request.shares_prefixes:
+            return 0
+        if not grain((spec for one in self.stages for spec in one.values()), self.limits):
+            return 0
+        theirs = min(grain(base.specs, self.limits) for base in self.request.baselines)
+        return max(self.request.options.max_prefix_grain, theirs)
+
+    def _choices(self) -> Sequence[tuple[Life, ...]]:
+        if not self.most_grain:
+            return (self.lives,)
+        return choices(self.lives, self.most_grain, self.limits) or (self.lives,)
+
+    def _repack_sizes(self) -> frozenset[int] | None:
+        if not self.most_grain:
+            return None
+        best = max(self.choices, key=lambda lives: sum(len(life.sizes) for life in lives))
+        return frozenset(t for life in best for t in life.sizes)
+
+    # --- what is found ---
+    def _assembled(self, plan: SlotPlan) -> tuple[KVCacheGroupSpec, ...]:
+        """Each stage fills the chunks with its own layers, in order."""
+        specs: list[dict[str, KVCacheSpec]] = []
+        for life, chunks in zip(self.lives, plan.tables, strict=True):
+            first = len(specs)
+            specs += [{} for _ in chunks]
+            for layers in self.stages:
+                for at, kind in enumerate(life.kinds):
+                    mine = iter([name for name, spec in layers.items() if spec == kind.spec])
+                    for number, chunk in enumerate(chunks):
+                        taken = islice(mine, chunk.counts[at])
+                        specs[first + number].update(
+                            (name, kind.sizes[chunk.tokens]) for name in taken
+                        )
+        return tuple(of_specs(_in_order(found, self.stages)) for found in specs)
+
+    def _worse_at(
+        self, groups: Sequence[KVCacheGroupSpec], promised: Sequence[Baseline]
+    ) -> int | None:
+        """A length at which a request takes more bytes than under one of these; 0 where that is not
+        known, or where fewer requests of the full length fit into this memory, of which a larger
+        slot leaves more unused. None where it is no worse."""
+        for base in promised:
+            if (worse := self._more_at(groups, base)) is not None:
+                return worse
+        ours = slot_bytes(groups, self.request.ranks)
+        mine = self._held([group.spec for group in groups], ours)
+        for base in promised:
+            its = self._held(base.specs, base.slot_bytes)
+            if any(a < b for a, b in zip(mine, its, strict=True)):
+                return 0
+        return None
+
+    def _held(self, specs: Sequence[KVCacheSpec], slots: Sequence[int]) -> tuple[int, ...]:
+        """Requests at the peak, in steady state, and the longest request, in the given memory."""
+        memory = self.request.memory
+        if not memory:
+            return ()
+        blocks = min(
+            (given // slot for given, slot in zip(memory, slots, strict=True) if slot), default=1
+        )
+        length, usable = self.limits.max_model_len, max(0, blocks - 1)
+
+        def peak(n: int) -> int:
+            return sum(spec.peak_blocks(self.limits.with_length(n)) for spec in specs)
+
+        steady = sum(spec.steady_blocks(length, self.limits) for spec in specs)
+        longest = longest_length(lambda n: peak(n) <= usable, length) or 0
+        return usable // max(1, peak(length)), usable // max(1, steady), longest
+
+    def _more_at(self, groups: Sequence[KVCacheGroupSpec], base: Baseline) -> int | None:
+        """On the rank where this plan compares worst, and so on all: blocks are the same there."""
+        slots = slot_bytes(groups, self.request.ranks)
+        used = [i for i, slot in enumerate(slots) if slot]
+        worst = max(used, key=lambda i: slots[i] / max(1, base.slot_bytes[i]))
+        mine = Demand.of(groups, slots[worst])
+        return self.guard.worse_at(mine, base.demand(worst))
+
+    def _not_worse_than(self, groups: Sequence[KVCacheGroupSpec]) -> tuple[Baseline, ...]:
+        bases = self.request.baselines
+        return tuple(base for base in bases if self._more_at(groups, base) is None)
+
+    def _with_facts(
+        self, groups: tuple[KVCacheGroupSpec, ...], rule: str, promised: Sequence[Baseline]
+    ) -> SlotGroups:
+        facts = SlotFacts(
+            rule=rule,
+            never_worse_than=tuple(base.engine for base in promised),
+            prefix_grain=grain((group.spec for group in groups), self.limits),
+            bound_bytes=fewest_bytes(self.lives, self.limits.max_model_len, self.limits),
+            compared=tuple(self._compared(base) for base in self.request.baselines),
+        )
+        return SlotGroups(groups=groups, facts=facts)
+
+    def _compared(self, base: Baseline) -> tuple[str, int, int]:
+        length, slot = self.limits.max_model_len, max(base.slot_bytes)
+        blocks = sum(spec.steady_blocks(length, self.limits) for spec in base.specs)
+        return base.engine, base.num_tables, blocks * slot
+
+
+def _distinct(baselines: Sequence[Baseline]) -> list[Baseline]:
+    """Those that differ in what a request takes."""
+    seen = {(frozenset(Counter(b.specs).items()), b.slot_bytes): b for b in baselines}
+    return list(seen.values())
+
+
+def slot_bytes(groups: Sequence[KVCacheGroupSpec], ranks: Sequence[Layers]) -> tuple[int, ...]:
+    """Bytes of one slot on each rank: of the table whose pages take most there."""
+    known: dict[tuple[str, ...], int] = {}
+    for layers in ranks:
+        names = tuple(layers)
+        if names not in known:
+            known[names] = max(
+                sum(g.layer_spec(n).page_size_bytes for n in g.layer_names if n in layers)
+                for g in groups
+            )
+    return tuple(known[tuple(layers)] for layers in ranks)
+
+
+def _stages(ranks: Sequence[Layers]) -> tuple[Layers, ...]:
+    """Ranks that differ in layers: those of one stage hold the same."""
+    return tuple({tuple(layers): layers for layers in ranks if layers}.values())
+
+
+def _in_order(specs: Mapping[str, KVCacheSpec], stages: Sequence[Layers]) -> Layers:
+    """The layers of a table as they stand in the model."""
+    if len(stages) == 1:
+        return {name: specs[name] for name in stages[0] if name in specs}
+    return {name: specs[name] for layers in stages for name in layers if name in specs}

@@ -1,0 +1,99 @@
+"""`kvpipe compare`: a row is what the engine says by itself; refusals, the picture, the words."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from functools import cache
+
+import pytest
+
+from kvpipe.answers.block_plan import plan_blocks
+from kvpipe.answers.engine_comparison import Compared, compare_engines, plan_any
+from kvpipe.commands.compare import SHOWN, Compare
+from kvpipe.errors import ConfigError
+from kvpipe.front.main import run
+from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import words_to_overrides
+from kvpipe.pipeline import Prepared, execute
+from kvpipe.report.cards import cards, parts
+from kvpipe.text.figures import size
+
+ON_CARD = ("device=h100_80gb", "scheduler.max_model_len=8192", "backend=meta")
+
+
+@cache
+def prepared(*words: str) -> Prepared:
+    return prepared_request([*ON_CARD, *words]).prepared
+
+
+@cache
+def compared(model: str) -> tuple[Compared, ...]:
+    return compare_engines(prepared(f"model={model}"), SHOWN)
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt_oss_20b"])
+def test_a_row_is_what_the_engine_says_by_itself(model: str) -> None:
+    for each in compared(model):
+        alone = plan_any(prepared(f"model={model}", f"engine={each.name}"))
+        assert alone == each.plan
+
+
+@pytest.mark.parametrize("engine", ["kvpipe", "vllm_0_17", "vllm_0_33"])
+@pytest.mark.parametrize("model", ["llama", "gpt_oss_20b", "granite4"])
+def test_blocks_as_a_pool_hold_what_the_run_says(engine: str, model: str) -> None:
+    asked = prepared(f"model={model}", f"engine={engine}", "scheduler.max_num_seqs=4000")
+    told, plan = plan_blocks(asked), execute(asked).plan
+    assert plan.capacity is not None
+    most = told.max_requests or 0
+    assert told.users.steady == min(most, plan.capacity.requests_steady)
+    assert told.users.peak == min(most, plan.capacity.requests_at_peak)
+    assert told.budget.num_bytes == plan.ranks[0].available_bytes
+    tokens = plan.printed[0].num_tokens
+    assert tokens is not None and f"{tokens:,}" in told.printed[0]
+
+
+def test_what_one_engine_refuses_stands_beside_what_others_serve(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["compare", "model=llama4_scout", "device=b300", "engines=[vllm,sglang]"]
+    assert run([*words, "scheduler.max_model_len=8192"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "sglang refuses: engine.name: expected an engine whose rules for layers bounded by" in said
+    )
+    assert "vllm serve meta-llama/Llama-4-Scout" in said
+
+
+def test_an_engine_that_is_none_is_told_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match="command.engines: expected some of kvpipe, llama_cpp"):
+        compare_engines(prepared("model=llama"), ["sglan"])
+
+
+def test_engines_are_named_in_one_word() -> None:
+    words = ["compare", "llama", "engines=[vllm,sglang]"]
+    assert "command.engines=[vllm,sglang]" in words_to_overrides(words)
+
+
+def test_the_picture_shows_every_byte_of_each_card() -> None:
+    found = compared("gpt_oss_20b")
+    drawn = ET.fromstring(cards(found, "a < b"))
+    told = {title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")}
+    for each in found:
+        assert each.plan is not None
+        pieces = parts(each.plan)
+        start = sum(step.num_bytes for step in each.plan.budget.steps if step.num_bytes > 0)
+        assert abs(sum(part.num_bytes for part in pieces) - start) < 2**20
+        assert all(f"{part.name}: {size(part.num_bytes)}" in told for part in pieces)
+
+
+def test_a_sweep_has_a_column_for_each_engine() -> None:
+    assert [column.title for column in Compare.columns] == list(SHOWN)
+    assert Compare.fields == tuple(f"users_{name}" for name in SHOWN)
+
+
+def test_find_and_replay_say_once_that_an_engine_is_planned_only(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in ("find", "replay"):
+        words = [command, "model=llama", "device=h100_80gb", "engine=sglang"]
+        assert run([*words, "trace=azure_code_sample"][: 4 if command == "find" else 5]) == 2
+        told = capsys.readouterr().err
+        assert told.count("which is planned only") == 1
