@@ -65,7 +65,7 @@ def written_bytes(bar: ElementTree.Element) -> Counter[str]:
 @pytest.mark.parametrize("name", PLANS)
 def test_in_every_bar_areas_are_proportional_to_bytes_and_add_up(name: str) -> None:
     _, drawing = documents(report_of(PLANS[name]))
-    assert len(bars(drawing)) >= 4
+    assert len(bars(drawing)) >= 3
     for bar in bars(drawing).values():
         written, drawn = written_bytes(bar), drawn_bytes(bar)
         assert sum(written.values()) == int(bar.get("data-total-bytes", ""))
@@ -82,9 +82,12 @@ def test_the_bars_show_the_bytes_of_plan_json(name: str) -> None:
     drawn = {name: written_bytes(bar) for name, bar in bars(drawing).items()}
     assert sum(drawn["device"].values()) == account["total_bytes"]
     assert drawn["device"]["cache"] == sum(account["peak"][cause] for cause in KV_CAUSES)
+    same = account["peak"] == account["steady"]  # then one bar shows both
+    assert ("steady" in drawn) is not same
     for load in ("peak", "steady"):
         for cause in KV_CAUSES:
-            assert drawn[load][cause] == account[load][cause], (load, cause)
+            shown = drawn["peak" if same else load][cause]
+            assert shown == account[load][cause], (load, cause)
     blocks = [bar for name, bar in drawn.items() if name.startswith("group")]
     assert blocks
     for bar in blocks:
@@ -194,3 +197,11 @@ def test_a_model_without_a_cache_and_an_overcommitted_device_are_drawn() -> None
     report = report_of(plan, tight, accounts=split_bytes(plan, tight))
     _, drawing = documents(report)
     assert any("too much" in (text.text or "") for text in drawing.iter(f"{SVG}text"))
+
+
+def test_the_picture_says_verdict_model_and_command() -> None:
+    document, drawing = documents(report_of(PLANS["llama"]))
+    words = [element.text for element in drawing.iter(f"{SVG}text")]
+    assert words[0] == document["verdict"] and words[1] == document["headline"]["model"]
+    with_line = ElementTree.fromstring(memory_map({**document, "serve": "vllm serve M --dtype x"}))
+    assert "vllm serve M --dtype x" in [e.text for e in with_line.iter(f"{SVG}text")]

@@ -30,6 +30,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "job": report.job,
+        "verdict": verdict_of(report).short,
         "headline": asdict(report.headline),
         "config": dict(report.config),
         "plan": _plan(report.plan),

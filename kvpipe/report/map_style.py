@@ -45,7 +45,7 @@ def _rules(dark: bool) -> str:
     rules = [
         f".paper{{fill:{paper}}} .edge{{stroke:{paper}}} .funnel{{fill:{shadow}}}",
         f".halo{{stroke:{paper};stroke-width:3px;paint-order:stroke}}",
-        f".heading,.section,.label{{fill:{ink}}} .faint{{fill:{faint}}}",
+        f".heading,.section,.label,.command{{fill:{ink}}} .faint{{fill:{faint}}}",
         f".on-dark{{fill:#fff}} .on-light{{fill:{on_light}}}",
     ]
     rules += [f".{name}{{fill:{pair[dark]}}}" for name, pair in COLOURS.items()]
@@ -68,6 +68,7 @@ STYLE = (
     "<style>\n"
     "text{font:12px system-ui,'Segoe UI',Helvetica,Arial,'DejaVu Sans',sans-serif}\n"
     ".heading{font-size:22px;font-weight:700} .section{font-size:14px;font-weight:600}\n"
+    ".command{font:12px ui-monospace,'DejaVu Sans Mono',Menlo,monospace}\n"
     + "".join(f".{name}{{fill:url(#{name})}}\n" for name in HATCHED)
     + _rules(dark=False)
     + "\n@media (prefers-color-scheme: dark){\n"

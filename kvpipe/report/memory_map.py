@@ -1,9 +1,10 @@
 """plan.json's document -> memory_map.svg: where every byte of a rank's device is.
 
-From top to bottom: the device; the bytes given to the cache, enlarged, at the peak and in steady
-state; one block as each group uses it; the other ranks. In one bar all areas are proportional to
-bytes: each rectangle carries `data-bytes`, each bar `data-total-bytes`, and they add up. Drawn by
-hand, without a dependency; readable on light and dark pages.
+From top to bottom: verdict, model and command; the device; the bytes given to the cache, enlarged,
+at the peak and in steady state (one bar where they are alike); one block as each group uses it; the
+other ranks. In one bar all areas are proportional to bytes: each rectangle carries `data-bytes`,
+each bar `data-total-bytes`, and they add up. Drawn by hand, without a dependency; readable on light
+and dark pages.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from kvpipe.report.accounts import KV_CAUSES
 from kvpipe.report.map_style import HATCHED, LIGHT_TEXT, STYLE
 from kvpipe.text.clean import clean
 from kvpipe.text.figures import count, percent, size
+from kvpipe.text.lines import shell_lines
 
 WIDTH, MARGIN, BAR_HEIGHT, ROW_HEIGHT = 960, 32, 46, 26
 BAR_WIDTH = WIDTH - 2 * MARGIN
 LETTER = 6.6  # width of a 12 px letter, generously
+_COMMAND_LETTERS = 110  # of a monospaced line
 MOST_ROWS = 16  # kinds of groups and of ranks that are drawn; plan.json has all
 
 Segment = tuple[str, int, str]  # class, bytes, what it is
@@ -113,7 +116,8 @@ def _fitting_label(
 
 def _heading(drawing: Drawing, document: Mapping[str, Any]) -> None:
     head, plan = document["headline"], document["plan"]
-    drawing.text(head["model"], "heading", dy=46)
+    drawing.text(document["verdict"], "heading", dy=46)
+    drawing.text(head["model"], "section", dy=26)
     drawing.text(
         f"engine {head['engine']} · max_model_len {plan['max_model_len']:,} tokens · "
         f"{plan['num_blocks']:,} blocks · {len(plan['ranks'])} rank"
@@ -121,6 +125,8 @@ def _heading(drawing: Drawing, document: Mapping[str, Any]) -> None:
         "faint",
         dy=22,
     )
+    for line in shell_lines(document["serve"], _COMMAND_LETTERS) if document["serve"] else ():
+        drawing.text(line.text, "command", dy=18)
 
 
 def _device(drawing: Drawing, document: Mapping[str, Any], account: Mapping[str, Any]) -> None:
@@ -154,10 +160,13 @@ def _cache(drawing: Drawing, document: Mapping[str, Any], account: Mapping[str, 
     """The bytes given to the cache, at both loads."""
     total = sum(account["peak"][cause] for cause in KV_CAUSES)
     length = document["plan"]["max_model_len"]
-    for load, words, dy in (
+    same = account["peak"] == account["steady"]
+    loads = (
         ("peak", "at the peak, prompts in flight", 46),
         ("steady", "in steady state, every request decoding", 30),
-    ):
+    )
+    both = (("peak", "at the peak and in steady state", 46),)
+    for load, words, dy in both if same else loads:
         requests = account[f"requests_{load}"]
         drawing.text(
             f"KV cache {size(total)} {words}: {count(requests, 'request')} of {length:,} tokens",

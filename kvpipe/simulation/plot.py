@@ -21,11 +21,11 @@ _TIME_UNITS = ((1, "s"), (60, "min"), (3600, "h"), (86400, "d"))
 _STYLE = """
   svg { background: #fff } text { font: 12px system-ui, sans-serif; fill: #333 }
   .title { font-weight: bold } .axis { stroke: #777 } .grid { stroke: #e4e4e4 }
-  .use { fill: #2b6cb0 } .cached { fill: #a0c4e8 } .dry { stroke: #b00020; stroke-dasharray: 4 3 }
-  .word { fill: #b00020 }
+  .use { fill: #2b6cb0; stroke: #2b6cb0 } .cached { fill: #a0c4e8 }
+  .dry { stroke: #b00020; stroke-dasharray: 4 3 } .word { fill: #b00020 }
   @media (prefers-color-scheme: dark) {
     svg { background: #16181c } text { fill: #ddd } .grid { stroke: #333 } .axis { stroke: #999 }
-    .use { fill: #5b9bd8 } .cached { fill: #2d4f70 }
+    .use { fill: #5b9bd8; stroke: #5b9bd8 } .cached { fill: #2d4f70 }
     .dry { stroke: #ff6b7f } .word { fill: #ff8a9a }
   }
 """
@@ -33,11 +33,12 @@ Level = tuple[float, int]  # from this second on, so many blocks
 
 
 def render_svg(result: ReplayResult, heading: str = "") -> str:
-    """Two areas, blocks in use and free blocks that still hold a prefix, up to the pool.
+    """Two areas, blocks in use and free blocks that still hold a prefix: up to the pool, or, where
+    most of it is never touched, up to a little more than what was.
 
     heading: the model and the device.
     """
-    end, top = _end(result) or 1.0, max(1, result.usable_blocks)
+    end, top = _end(result) or 1.0, _top(result)
 
     def at(seconds: float, blocks: float) -> tuple[float, float]:
         x = LEFT + seconds / end * (WIDTH - LEFT - RIGHT)
@@ -64,13 +65,13 @@ def render_svg(result: ReplayResult, heading: str = "") -> str:
 def levels(
     result: ReplayResult, of: Callable[[Point], int], idle: Callable[[Point], int]
 ) -> list[Level]:
-    """(second, blocks from then on), in order; in idle time what `idle` says of the step before."""
+    """(second, blocks from then on), in order; in idle time what `idle` says of the step after."""
     found = [(point.time_s, of(point)) for point in result.points]
-    last = 0
-    for start, _ in result.idle:
-        while last + 1 < len(result.points) and result.points[last + 1].time_s < start:
-            last += 1
-        found.append((start, idle(result.points[last])))
+    after = 0
+    for start, end in result.idle:
+        while after + 1 < len(result.points) and result.points[after].time_s < end:
+            after += 1
+        found.append((start, idle(result.points[after])))
     return sorted(found)
 
 
@@ -79,6 +80,12 @@ def round_step(whole: float, most: int = MOST_TICKS) -> float:
     least = whole / most
     power = 10.0 ** floor(log10(least)) if least > 0 else 1.0
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
+
+
+def _top(result: ReplayResult) -> int:
+    most = max((point.in_use + point.cached_free for point in result.points), default=0)
+    pool = max(1, result.usable_blocks)
+    return pool if 4 * most >= pool else max(1, most + most // 5)
 
 
 def _end(result: ReplayResult) -> float:
