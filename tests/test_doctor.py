@@ -16,7 +16,7 @@ from kvpipe.engines.pasted import Pasted, read_pasted
 from kvpipe.engines.serve import read_serve_line
 from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.front.prepared import prepared_request
-from kvpipe.front.words import words_to_overrides
+from kvpipe.front.words import flags_to_words, words_to_overrides
 from kvpipe.pipeline import execute
 from kvpipe.report.base import Answer
 
@@ -160,6 +160,40 @@ def test_the_word_after_doctor_is_its_file_and_settings_follow() -> None:
         "command.path='my log.txt'",
         "model=llama",
     ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["vllm serve org/m --max-model-len 8192 --port 80", "--on", "h100", "tp=2"],
+        [
+            "vllm",
+            "serve",
+            "org/m",
+            "--max-model-len",
+            "8192",
+            "--port",
+            "80",
+            "--on",
+            "h100",
+            "tp=2",
+        ],
+        ["vllm", "--on=h100", "serve", "org/m", "tp=2", "--max-model-len", "8192", "--port", "80"],
+    ],
+)
+def test_a_line_that_is_pasted_as_it_is_is_one_word(said: list[str]) -> None:
+    assert words_to_overrides(flags_to_words(["doctor", *said])) == [
+        "command=doctor",
+        "command.path='vllm serve org/m --max-model-len 8192 --port 80'",
+        "device=h100_80gb",
+        "parallel.tensor_parallel_size=2",
+    ]
+
+
+def test_a_pasted_line_is_answered_as_a_file_with_it_is(tmp_path: Path) -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192"
+    said = "device=h100_80gb"
+    assert text_of(doctor(Path(line), said)) == text_of(doctor(pasted(tmp_path, line), said))
 
 
 # --- the field reports ---

@@ -110,6 +110,8 @@ class Starts:
             self.now.pools.setdefault(who.rank, []).append(figure)
         elif name == "weights" and len(self.now.loaded.get(who.rank, ())) > 1:
             mine["draft_weights"] = figure
+        elif name in mine and name in self.engine.sums:
+            mine[name] = Figure.sum([mine[name], figure])
         elif name in mine and name in _LEAST:
             mine[name] = min(mine[name], figure)
         elif name in mine and name in _MOST:

@@ -9,6 +9,7 @@ from kvpipe.logs.engines.base import LoggedEngine
 from kvpipe.logs.phrases import (
     BYTES,
     PADDING,
+    SIZE_OF,
     Phrase,
     argument,
     count,
@@ -48,6 +49,12 @@ _SIZES = (
     ),
     size(" took ", "graphs", within="Graph capturing finished in "),
     size(" KV cache is needed", "needed", before=True),
+    # The CPU worker: "Explicitly set (0.06/23.54) GiB for KV cache on node 0."
+    *(
+        Phrase(words=words, names=("available_kv", "total"), kind="size", pattern=SIZE_OF)
+        for words in ("Explicitly set (", "Auto set (")
+    ),
+    size(", with ", "requested", within="Auto set ("),
 )
 # Some builds print bytes.
 _BYTES = (
