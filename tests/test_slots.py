@@ -320,6 +320,10 @@ def check_exact(seed: int, most: int) -> None:
     for tables in range(1, 15):
         by_search = min((f.weight for n, f in found.items() if n <= tables), default=None)
         assert by_search == min((w for n, w in best.items() if n <= tables), default=None), tables
+    for most_tables in (1, 2, 3):  # no fewer than may be
+        few = cheapest(life, slot, most_tables, weights)
+        by_search = min((f.weight for f in few.values()), default=None)
+        assert by_search == min((w for n, w in best.items() if n <= most_tables), default=None)
     for number, tables in found.items():
         chunks = tables.deal()
         assert len(chunks) <= number
