@@ -18,7 +18,7 @@ from kvpipe.simulation.ledger import Ledger
 from kvpipe.simulation.named_chain import NamedChain
 from kvpipe.simulation.step_time import NominalStep, StepTime
 from kvpipe.simulation.traces.base import TraceOptions
-from kvpipe.simulation.traffic import Traffic, own_token
+from kvpipe.simulation.traffic import Traffic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +104,10 @@ class Serving:
         the budget allows."""
         drafts = min(self.manager.limits.num_lookahead_tokens, max(0, budget - 1))
         self._lengths = []
-        while batch := [i for i in self.running if i.decoding][: budget // (1 + drafts)]:
+        while batch := self._decoding()[: budget // (1 + drafts)]:
             names = [item.number for item in batch]
             try:
-                self.manager.append(names, [own_token(number) for number in names], drafts)
+                self.manager.append(names, [item.own for item in batch], drafts)
             except OutOfBlocks as error:
                 self._note_dry(error)
                 self._preempt()
@@ -122,6 +122,9 @@ class Serving:
             return len(batch) * (1 + drafts)
         return 0
 
+    def _decoding(self) -> list[Traffic]:
+        return [item for item in self.running if item.stored == item.done]
+
     def _accept(self, batch: list[Traffic], drafts: int) -> None:
         """Drafted tokens in order, each by chance, until one is rejected or the answer is whole."""
         rate, random = self.options.acceptance_rate, self._random.random
@@ -130,7 +133,7 @@ class Serving:
             accepted = 0
             while accepted < most and random() < rate:
                 accepted += 1
-            self.manager.accept(item.number, accepted, [own_token(item.number)] * accepted)
+            self.manager.accept(item.number, accepted, [item.own] * accepted)
             item.stored += accepted
             item.done += accepted
             self.counts.stored_tokens += accepted
@@ -140,7 +143,7 @@ class Serving:
     def _prefill(self, budget: int) -> int:
         """The next chunk of prompts that are partly stored."""
         used = 0
-        for item in [i for i in self.running if not i.decoding and i.stored < i.done]:
+        for item in [i for i in self.running if i.stored < i.done]:
             used += self._chunk(item, budget - used)
         return used
 
