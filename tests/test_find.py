@@ -143,7 +143,7 @@ def test_nothing_that_serves_is_exit_code_one(tmp_path: Path) -> None:
         ("want.length=0", r"want\.length: expected at least 1 or 'auto', got 0"),
         (
             "+want.latency=1",
-            r"want\.latency: expected a known key, got 'latency'; valid: length",
+            r"want\.latency: expected a known key, got 'latency'; valid: device, length",
         ),
         ("+want.request=1", r"want\.request: expected a known key, .* did you mean 'requests'"),
     ],
@@ -169,7 +169,8 @@ def test_a_wish_that_is_no_section_is_one_problem() -> None:
 def test_every_wrong_key_of_a_wish_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         read_want({"requests": 0, "z": 1}, prepared())
-    assert [p.key for p in caught.value.problems] == ["want.requests", "want.length", "want.z"]
+    keys = ["requests", "length", "device", "prices", "token_ms", "z"]
+    assert [p.key for p in caught.value.problems] == [f"want.{key}" for key in keys]
 
 
 def test_one_request_of_one_token_is_not_written_as_many(tmp_path: Path) -> None:

@@ -65,6 +65,11 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=jamba", "device=b300", "scheduler.max_model_len=8192", "engines=[sglang,kvpipe]"],
         ["model=llama4_scout", "device=cpu", "cache.kv_cache_memory_bytes=30GiB"],
     ),
+    "fleet": (
+        ["model=llama", "want.device=[h100,l4]", "want.requests=64", "want.length=8192"],
+        ["model=llama", "want.device=[t4]", "want.length=131072", "want.token_ms=5"],
+        ["model=llama", "want.device=[a10]", "want.length=4096", "want.prices={a10:1}"],
+    ),
     "engine_plan": (
         ["model=llama", "device=h100", "engine=sglang", "scheduler.max_model_len=8192"],
         ["model=gpt_oss_20b", "device=h100", "engine=tensorrt_llm", "scheduler.max_num_seqs=8"],
@@ -91,6 +96,9 @@ def documents(name: str) -> Iterator[Any]:
                 continue
             if name == "engine_plan":
                 yield answer_of_command(["run", *overrides]).document
+                continue
+            if name == "fleet":
+                yield answer_of_command(["find", *overrides]).document
                 continue
             result = kvpipe.run(overrides)
             if name == "plan":

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
@@ -26,15 +26,21 @@ from kvpipe.text.quantities import Tokens
 
 TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 PLENTY = 2**50  # bytes
+Price = Annotated[float, Field(gt=0, lt=1e9)]
 
 
 class Want(BaseModel):
-    """requests of length tokens each, running at once. length auto: the model's context."""
+    """requests of length tokens each, running at once. length auto: the model's context. device:
+    cards to choose from (null: the one that is planned for, searched setting by setting). prices:
+    of a card and hour, by device, in any currency. token_ms: the most that a token may take."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     requests: Count
     length: Tokens | Literal["auto"]
+    device: list[str] | None
+    prices: dict[str, Price] | None
+    token_ms: Annotated[float, Field(gt=0, lt=1e9)] | None
 
 
 @dataclass(frozen=True, kw_only=True)

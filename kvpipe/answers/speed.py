@@ -21,7 +21,8 @@ class Speed:
 
 
 def speed_of(prepared: Prepared, efficiency: float = 1.0) -> Speed:
-    """Of the slowest stage: a token passes all of them."""
+    """A token passes every stage, so each stage's weights are read for it; what its request holds
+    is read, and computed, at least on the slowest stage (micro-batches may overlap the others)."""
     device, resolved = prepared.config.device, prepared.resolved
     if not device.bandwidth_bytes_per_s:
         why = f"no time is shown: device {resolved.device.name} names no bandwidth"
@@ -35,8 +36,9 @@ def speed_of(prepared: Prepared, efficiency: float = 1.0) -> Speed:
     share, model = read_share(resolved.model), resolved.model
     parallel = resolved.parallel
     whole = sum(item.num_bytes for item in weights.values()) * parallel.tp
-    read = share * weights[stage].num_bytes
-    numbers = (model.parameter_count or 0) * read / whole if whole else 0.0
+    read = share * sum(item.num_bytes for item in weights.values())
+    slowest = share * weights[stage].num_bytes
+    numbers = (model.parameter_count or 0) * slowest / whole if whole else 0.0
     width = whole / model.parameter_count if model.parameter_count else 2.0
     peak = peak_of(resolved.device.name, width)
     return Speed(

@@ -1,0 +1,103 @@
+"""`kvpipe find want.device=[...]`: fleets that serve the load, planned anew and counted by hand."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from kvpipe.answers.fleet import FleetAnswer, Load, plan_fleet
+from kvpipe.answers.speed import speed_of
+from kvpipe.front.main import run
+from kvpipe.front.prepared import prepared_request
+from kvpipe.pipeline import Prepared, execute
+
+LENGTH = 8192
+DEVICES = ("h100_80gb", "l40s", "l4")
+
+
+@cache
+def prepared(*words: str) -> Prepared:
+    return prepared_request([*words, "backend=meta"]).prepared
+
+
+@cache
+def fleets(requests: int = 200, token_s: float | None = None, priced: bool = False) -> FleetAnswer:
+    prices = {"h100_80gb": 2.5, "l40s": 0.9, "l4": 0.5} if priced else {}
+    load = Load(requests=requests, length=LENGTH, token_s=token_s)
+    return plan_fleet(prepared("model=llama", "engine=vllm"), load, DEVICES, prices)
+
+
+def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None:
+    """Its replica planned as a run of its own."""
+    best = fleets().fleets[0]
+    replica = best.replica
+    alone = execute(
+        prepared(
+            "model=llama",
+            "engine=vllm",
+            f"device={replica.device}",
+            f"parallel.tensor_parallel_size={replica.tp}",
+            f"parallel.pipeline_parallel_size={replica.pp}",
+            f"scheduler.max_model_len={LENGTH}",
+        )
+    )
+    capacity, most = alone.plan.capacity, alone.prepared.resolved.max_num_seqs
+    assert capacity is not None and replica.users == min(most, capacity.requests_running)
+    assert (best.replicas - 1) * replica.users < 200 <= best.replicas * replica.users
+    assert best.cards == best.replicas * replica.tp * replica.pp
+    assert f"--tensor-parallel-size {replica.tp}" in replica.command
+
+
+def test_fleets_are_ranked_by_cards_and_by_cost_where_prices_are_known() -> None:
+    cards = [fleet.cards for fleet in fleets().fleets]
+    assert cards == sorted(cards)
+    assert all(fleet.cost is None for fleet in fleets().fleets)
+    costs = [fleet.cost for fleet in fleets(priced=True).fleets]
+    assert None not in costs and costs == sorted(costs)
+    prices = {"h100_80gb": 2.5, "l40s": 0.9, "l4": 0.5}
+    for fleet in fleets(priced=True).fleets:
+        assert fleet.cost == pytest.approx(prices[fleet.replica.device] * fleet.cards)
+
+
+def test_every_candidate_serves_or_is_refused_and_a_reason_stands_once() -> None:
+    answer = fleets()
+    refused = [name for names in answer.refused.values() for name in names]
+    assert len(answer.fleets) + len(refused) == answer.tried == len(DEVICES) * 8
+    assert len(set(refused)) == len(refused)
+
+
+@pytest.mark.full
+def test_a_bound_takes_away_exactly_the_users_that_provably_wait_longer() -> None:
+    limit = 0.012
+    for fleet in fleets(token_s=limit).fleets:
+        replica = fleet.replica
+        asked = prepared(
+            "model=llama",
+            "engine=vllm",
+            f"device={replica.device}",
+            f"parallel.tensor_parallel_size={replica.tp}",
+            f"parallel.pipeline_parallel_size={replica.pp}",
+            f"scheduler.max_model_len={LENGTH}",
+        )
+        bound = speed_of(asked).bound
+        assert bound is not None
+        assert bound.token_seconds(replica.users, LENGTH) <= limit
+        if replica.limit.endswith("(bound)"):
+            assert bound.token_seconds(replica.users + 1, LENGTH) > limit
+    refused = fleets(token_s=0.0001)
+    assert not refused.fleets
+    assert any("not one user within 0.1 ms" in reason for reason in refused.refused)
+
+
+@pytest.mark.full
+def test_a_fleet_is_told_in_a_table_and_a_wrong_card_with_those_that_are(
+    capsys, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["find", "model=llama", "want.requests=64", "want.length=8192"]
+    assert run([*words, "want.device=[h100]"]) == 0
+    assert "candidates" in capsys.readouterr().out
+    assert run([*words, "want.device=[h101]"]) == 2
+    assert "want.device: expected names of device=..., got 'h101'" in capsys.readouterr().err
+    assert run([*words, "want.device=[t4]", "want.token_ms=0.1"]) == 1
