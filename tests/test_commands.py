@@ -120,7 +120,7 @@ def test_run_find_and_replay_plan_with_the_same_memory(engine: str, monkeypatch)
 
     words = [*ONE_MODEL, engine, "scheduler.max_model_len=4096"]
     made = prepared_request(words_to_overrides(words)).prepared
-    wanted = {"requests": 1, "length": 4096}
+    wanted = {**made.config.want, "requests": 1, "length": 4096}
     sought = Search(prepared=made, want=read_want(wanted, made)).plan({}, 4096)
     try:
         ran = kvpipe.run([*words, "backend=meta"]).plan.num_blocks

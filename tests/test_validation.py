@@ -73,7 +73,6 @@ def test_attention_and_states_share_pages_of_one_size(model, mode):
     assert page.block_size == wanted
     blocks = {s.block_size for s in states}
     assert blocks == ({wanted} if mode == "align" else {run.limits.max_model_len})
-    assert "so that an attention page" in notes(run)
 
 
 def test_a_larger_block_size_of_the_user_stays():
