@@ -67,6 +67,14 @@ def test_a_saved_config_that_is_no_config_is_exit_2(text, capsys):
     assert err.startswith("kvpipe: ") and "config" in err and "fault of kvpipe" not in err
 
 
+@pytest.mark.parametrize("arguments", [["-cp", "\0"], ["-cp", "a" * 5000], ["-m", "-cp", "my"]])
+def test_a_place_that_holds_no_whole_config_is_exit_2(arguments, capsys):
+    Path("my").mkdir()
+    Path("my/config.yaml").write_text("model: {name: x}\n")
+    assert run(arguments) == 2
+    assert "fault of kvpipe" not in capsys.readouterr().err
+
+
 def test_a_saved_config_that_is_no_file_is_refused_at_once(capsys):
     Path("my").mkdir()
     os.mkfifo("my/config.yaml")

@@ -18,7 +18,7 @@ import kvpipe.front.jobs_here as jobs_here
 import kvpipe.front.sweep as sweep
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
-from kvpipe.front.sweep_folder import sweep_folder
+from kvpipe.front.sweep_folder import in_a_shell, sweep_folder
 
 JOBS = ["-m", "cache.block_size=16,32,48", "backend=meta", "hydra.sweep.dir=s"]
 
@@ -89,8 +89,8 @@ def test_one_process_at_a_time_runs_a_sweep(capsys, folder):
 
 
 def test_what_to_type_to_go_on_is_what_a_shell_takes(folder):
-    assert sweep._in_a_shell(Path("outputs/a-1")) == "hydra.sweep.dir=outputs/a-1"
-    (word,) = shlex.split(sweep._in_a_shell(Path("e='f (g)")))
+    assert in_a_shell(Path("outputs/a-1")) == "hydra.sweep.dir=outputs/a-1"
+    (word,) = shlex.split(in_a_shell(Path("e='f (g)")))
     assert word == r"hydra.sweep.dir='e=\'f (g)'"
 
 

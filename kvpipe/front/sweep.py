@@ -8,8 +8,6 @@ and SIGINT end a sweep with the table of what is done.
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import signal
 import sys
 from argparse import Namespace
@@ -29,7 +27,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.commands.base import Command
@@ -37,12 +35,13 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.named import in_words, named
 from kvpipe.front.hydra_front import hydras_errors
 from kvpipe.front.jobs_here import composes_here, run_jobs_here
-from kvpipe.front.sweep_folder import pending, row_of_job, sweep_folder
+from kvpipe.front.sweep_folder import in_a_shell, pending, quoted, row_of_job, sweep_folder
 from kvpipe.front.words import asks_for_json
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.compose import as_yaml, compose_request, configuration, run_folder
 from kvpipe.request.confdir import CONFIG_NAME
 from kvpipe.request.hydra_private import callbacks_of, sweep_jobs
+from kvpipe.request.schema import shown
 from kvpipe.text.clean import clean_lines
 from kvpipe.text.figures import count
 
@@ -92,8 +91,17 @@ def check_jobs(overrides: Sequence[str], config_name: str) -> Sweep:
         wanted=run_folder(config, "hydra.sweep.dir"),
         jobs=jobs,
         of_hydra=[line for line in of_hydra if not line.startswith("hydra.sweep.dir=")],
-        command=COMMANDS.get(config.command.name),
+        command=_command(config),
     )
+
+
+def _command(config: DictConfig) -> type[Command]:
+    """What every job runs; ConfigError where a saved config names none."""
+    name = OmegaConf.select(config, "command.name")
+    if not isinstance(name, str) or name not in COMMANDS:
+        expected = f"one of {', '.join(COMMANDS.names())}"
+        raise ConfigError(Problem("command.name", expected, shown(name)))
+    return COMMANDS.get(name)
 
 
 def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
@@ -109,7 +117,7 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
             assert hydra is not None
             config = hydra.compose_config(
                 config_name=config_name,
-                overrides=[*sweep.of_hydra, f"hydra.sweep.dir={_quoted(folder)}"],
+                overrides=[*sweep.of_hydra, f"hydra.sweep.dir={quoted(folder)}"],
                 run_mode=RunMode.MULTIRUN,
                 with_log_configuration=True,
             )
@@ -130,7 +138,7 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
     except Stopped as stop:
         print(
             f"kvpipe: stopped by {stop.signal.name}; the same command with "
-            f"{_in_a_shell(folder)} goes on from here",
+            f"{in_a_shell(folder)} goes on from here",
             file=sys.stderr,
         )
         return 128 + stop.signal
@@ -147,17 +155,6 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     grouped = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in grouped]
     return [(run[0], run[-1]) for run in runs]
-
-
-def _quoted(folder: Path) -> str:
-    return "'" + str(folder).replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _in_a_shell(folder: Path) -> str:
-    """The setting as it is typed: quoted for Hydra and for the shell where the name is odd."""
-    if re.fullmatch(r"[A-Za-z0-9_./-]+", str(folder)):
-        return f"hydra.sweep.dir={folder}"
-    return shlex.quote(f"hydra.sweep.dir={_quoted(folder)}")
 
 
 class Stopped(KeyboardInterrupt):

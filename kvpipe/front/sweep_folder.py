@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,3 +90,15 @@ def _text(path: Path) -> str:
             return file.read(_LONGEST).decode("utf-8")
     except (OSError, ValueError):
         return ""
+
+
+def quoted(folder: Path) -> str:
+    """A folder as a value in Hydra's grammar."""
+    return "'" + str(folder).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def in_a_shell(folder: Path) -> str:
+    """The setting as it is typed: quoted for Hydra and for the shell where the name is odd."""
+    if re.fullmatch(r"[A-Za-z0-9_./-]+", str(folder)):
+        return f"hydra.sweep.dir={folder}"
+    return shlex.quote(f"hydra.sweep.dir={quoted(folder)}")

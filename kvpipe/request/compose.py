@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.request.confdir import CONF_DIR, CONFIG_NAME, shipped_option
+from kvpipe.request.confdir import CONF_DIR, CONFIG_NAME, saved_folder, shipped_option
 from kvpipe.request.guard import ALLOWED_GROUPS, refused_override
 from kvpipe.request.guarded_loader import GuardedLoader
 from kvpipe.request.own_values import own_values_only
@@ -51,11 +51,7 @@ class KvpipeSearchPath(SearchPathPlugin):
 def configuration(config_dir: str | None = None, config_path: str | None = None) -> Iterator[None]:
     """Hydra set up on conf/ (or on config_path instead, to run a saved config again)."""
     use_search_path([config_dir] if config_dir else [])
-    folder = Path(config_path).resolve() if config_path else CONF_DIR
-    if config_path and (folder / ".hydra").is_dir():
-        folder /= ".hydra"  # the folder of a run, whose config lies inside
-    if not folder.is_dir():
-        raise ConfigError(Problem("--config-path", "a folder", f"'{config_path}'"))
+    folder = saved_folder(config_path) if config_path else CONF_DIR
     with initialize_config_dir(str(folder), job_name="kvpipe", version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None

@@ -1,9 +1,12 @@
-"""Where the shipped YAML lies: beside the package in a checkout, inside it in a wheel."""
+"""Where the shipped YAML lies (beside the package in a checkout, inside it in a wheel), and where a
+saved run's."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+from kvpipe.errors import ConfigError, Problem
 
 CONFIG_NAME = "config"  # of the primary file
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -18,3 +21,15 @@ def shipped_option(group: str, name: str) -> dict[str, Any]:
     text = (CONF_DIR / group / f"{name}.yaml").read_text(encoding="utf-8")
     option: dict[str, Any] = yaml.safe_load(text)
     return option
+
+
+def saved_folder(config_path: str) -> Path:
+    """The folder itself, or that of the config inside the folder of a run."""
+    try:
+        folder = Path(config_path).resolve()
+        folder = folder / ".hydra" if (folder / ".hydra").is_dir() else folder
+        if folder.is_dir():
+            return folder
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, a link to itself
+        pass
+    raise ConfigError(Problem("--config-path", "a folder", f"'{config_path}'"))
