@@ -31,6 +31,12 @@ def test_what_was_folded_unfolds_to_itself(value):
     assert unfolded(json.loads(json.dumps(folded(value)))) == value
 
 
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), max_size=12))
+def test_layers_in_any_order_unfold_to_themselves(numbers):
+    layers = [{"layer": f"model.{i}.attn", "views": [{"at": k}]} for i, k in numbers]
+    assert unfolded(folded(layers)) == layers
+
+
 def test_layers_and_ranks_that_differ_in_their_number_are_one_item():
     ranks = [
         {
