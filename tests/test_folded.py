@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kvpipe
@@ -25,10 +25,20 @@ VALUES = st.recursive(
     max_leaves=40,
 )
 
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
+
+@UNHURRIED
 @given(VALUES)
 def test_what_was_folded_unfolds_to_itself(value):
     assert unfolded(json.loads(json.dumps(folded(value)))) == value
+
+
+@UNHURRIED
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), max_size=12))
+def test_layers_in_any_order_unfold_to_themselves(numbers):
+    layers = [{"layer": f"model.{i}.attn", "views": [{"at": k}]} for i, k in numbers]
+    assert unfolded(folded(layers)) == layers
 
 
 def test_layers_and_ranks_that_differ_in_their_number_are_one_item():
