@@ -141,6 +141,25 @@ ARGUMENTS = [
 ]
 
 
+SWEPT = [
+    "hydra.job.env_set.CXX=./a.sh,./b.sh",
+    "+hydra.job.env_set.CXX=./a.sh,./b.sh",
+    "hydra.sweep.subdir=../a,../b",
+    "hydra.sweep.dir=a,b",
+    "hydra.run.dir=a,b",
+    "hydra.output_subdir=../a,../b",
+    "hydra.searchpath=[pkg://evil],[/tmp]",
+    "hydra.mode=RUN,MULTIRUN",
+    "hydra/launcher=basic,joblib",
+    "hydra/job_logging=none,default",
+    "hydra.launcher._target_=evil.f,evil.F",
+    "hydra.sweeper.params={hydra.job.chdir: true},{}",
+    "+model@hydra.job.env_set=gpt2,llama",
+    "model=../../outside,gpt2",
+    "device.name='${oc.env:HOME}','${now:%Y}'",
+]
+
+
 @pytest.fixture(autouse=True)
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with a package that shows when it is imported, and a file to be damaged."""
@@ -194,6 +213,10 @@ def sweep_argument(text: str) -> list[str]:
     return ["-m", text, "cache.block_size=16,32"]
 
 
+def joblib_argument(text: str) -> list[str]:
+    return [*sweep_argument(text), "hydra/launcher=joblib", "hydra.launcher.n_jobs=1"]
+
+
 def page_argument(text: str) -> list[str]:
     return ["--cfg", "hydra", text]
 
@@ -213,7 +236,7 @@ OF_FILES: list[Entrance] = [
     page,
     shown,
 ]
-OF_ARGUMENTS: list[Entrance] = [page_argument, argument, sweep_argument]
+OF_ARGUMENTS: list[Entrance] = [page_argument, argument, sweep_argument, joblib_argument]
 full = pytest.mark.full
 
 
@@ -269,6 +292,13 @@ def test_no_value_of_a_run_comes_from_elsewhere(entrance, attack, capsys):
 @pytest.mark.parametrize(("entrance", "attack"), pairs(ARGUMENTS, OF_ARGUMENTS))
 def test_the_command_line_says_to_hydra_what_is_listed(entrance, attack, capsys):
     assert_refused(entrance(attack), capsys)
+
+
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("joblib", marks=full)])
+@pytest.mark.parametrize("swept", [SWEPT[0], *(pytest.param(s, marks=full) for s in SWEPT[1:])])
+def test_a_sweep_over_settings_of_hydra_is_refused(swept, launcher, capsys):
+    chosen = [] if swept.startswith("hydra/launcher") else [f"hydra/launcher={launcher}"]
+    assert_refused(["-m", swept, *chosen], capsys)
 
 
 @pytest.mark.parametrize(

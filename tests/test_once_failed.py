@@ -44,7 +44,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_request_of_any_shape_is_a_config_error(line):
     with pytest.raises(ConfigError) as error:
         run_api([*line, "backend=meta"])
-    assert all(len(one) < 1000 for one in error.value.lines())
+    assert all(len(one) < 5000 for one in error.value.lines())  # names of all presets
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ PASTED = [
     "VLLM_PP_LAYER_PARTITION=1,x vllm serve meta-llama/Llama-3.1-8B -pp 2",  # int("x")
     f'vllm serve "--x" {"[" * 50_000}]',  # a stack of brackets
     f"vllm serve {'a' * 5_000} --max-model-len 10",  # a name longer than a file's may be
-    'INFO: {"' + '{"record": ' * 950 + "{}" + "}" * 950,
-    '{"record": ' * 960 + '"x"' + "}" * 960 + " vllm serve m",
+    # records in records, as deep as the parser of JSON just takes them, and deeper
+    "\n".join('{"record": ' * n + '"x"' + "}" * n for n in range(850, 1000, 2)),
 ]
 
 

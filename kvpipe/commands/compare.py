@@ -45,7 +45,7 @@ class Compare(Command):
             status="fits" if serves else "does_not_fit",
             exit_code=0 if serves else 1,
             lines=partial(lay_out, sections(found, heading, length, fastest)),
-            document=document(found, model, resolved.device.name, length, fastest, job),
+            document=document(found, prepared, fastest),
             pictures={"cards.svg": cards(found, f"{heading}, {length:,} tokens")},
             fields={f"users_{name}": count for name, count in users.items()},
             complaints=()

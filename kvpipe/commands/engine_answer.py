@@ -21,7 +21,7 @@ def planned_engine(prepared: Prepared) -> PlannedEngine | None:
     return made if isinstance(made, PlannedEngine) else None
 
 
-def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None) -> Answer:
+def answer_of_engine(prepared: Prepared, engine: PlannedEngine) -> Answer:
     plan = plan_engine(engine, question_of(prepared))
     resolved = prepared.resolved
     model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
@@ -32,7 +32,7 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None)
         exit_code=0 if serves else 1,
         lines=partial(lay_out, sections(plan, model, resolved.device.name)),
         verdict=_verdict(plan, asked),
-        document=document(plan, model, resolved.device.name, job),
+        document=document(plan, prepared),
         fields=summary(plan),
         complaints=() if serves else (_fewer(plan, asked),),
     )

@@ -62,7 +62,7 @@ class Replay(Command):
             lines=lambda width: map(Line, render(result, heading, width, timing).split("\n")),
             document={**document, "step_time": timing},
             complaints=(unserved,) if unserved else (),
-            pictures={"blocks_over_time.svg": render_svg(result)},
+            pictures={"blocks_over_time.svg": render_svg(result, heading)},
             fields={
                 "max_running": result.max_running,
                 "peak_in_use": result.peak_in_use,

@@ -68,7 +68,7 @@ class Run(Command):
         requests_asked(prepared.config.want)  # wrong ones are told before anything is planned
 
         if engine := planned_engine(prepared):
-            return answer_of_engine(prepared, engine, job)
+            return answer_of_engine(prepared, engine)
         try:
             result = execute(prepared)
         except DoesNotFit as error:

@@ -36,6 +36,7 @@ from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.named import in_words, named
 from kvpipe.front.hydra_front import hydras_errors
+from kvpipe.front.jobs_here import composes_here, run_jobs_here
 from kvpipe.front.sweep_folder import pending, row_of_job, sweep_folder
 from kvpipe.front.words import asks_for_json
 from kvpipe.plugins import COMMANDS
@@ -85,7 +86,7 @@ def check_jobs(overrides: Sequence[str], config_name: str) -> Sweep:
     of_hydra = [item.input_line or "" for item in parsed if item.is_hydra_override()]
     with hydras_errors():  # jobs that compose one by one, but not in this combination
         loader = GlobalHydra.instance().config_loader()
-        for job in jobs:
+        for job in jobs[:1] if composes_here(jobs) else jobs:
             loader.load_configuration(config_name, [*of_hydra, *job], RunMode.RUN)
     return Sweep(
         wanted=run_folder(config, "hydra.sweep.dir"),
@@ -112,7 +113,11 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
                 run_mode=RunMode.MULTIRUN,
                 with_log_configuration=True,
             )
-            callbacks = callbacks_of(Progress(len(numbers)))
+            progress = Progress(len(numbers))
+            if _is_basic(config) and config_name == CONFIG_NAME and composes_here(sweep.jobs):
+                run_jobs_here(folder, sweep.jobs, numbers, progress.step)
+                return 0
+            callbacks = callbacks_of(progress)
             launcher = Plugins.instance().instantiate_launcher(
                 hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=callbacks),
                 task_function=_job,
@@ -130,6 +135,11 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
         )
         return 128 + stop.signal
     return 0
+
+
+def _is_basic(config: DictConfig) -> bool:
+    """No launcher was chosen: jobs run one after another in this process."""
+    return str(config.hydra.launcher._target_).endswith(".BasicLauncher")
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
@@ -242,6 +252,9 @@ class Progress(Callback):
         self.total = total
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
+        self.step()
+
+    def step(self) -> None:
         self.done += 1
         width = 30
         bar = "#" * (width * self.done // self.total)

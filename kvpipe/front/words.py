@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.front.pasted_words import pasted_to_one_word
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, near_names, option_named
 
@@ -39,10 +40,11 @@ _FILES = (".json", ".gguf")
 
 
 def flags_to_words(arguments: Sequence[str]) -> list[str]:
-    """Our own flags (`--on h100`, `--on=h100`) become settings; Hydra's are left as they are."""
+    """Our own flags (`--on h100`, `--on=h100`) become settings; Hydra's are left as they are, and
+    another program's whole line is one word."""
     words: list[str] = []
     said: dict[str, str] = {}
-    rest = iter(arguments)
+    rest = iter(pasted_to_one_word(arguments, tuple(FLAGS)))
     for argument in rest:
         flag, equals, value = argument.partition("=")
         if flag not in FLAGS:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared
-from kvpipe.engines.plan import EnginePlan
+from kvpipe.pipeline import Prepared
 from kvpipe.report.engine_plan import figures
+from kvpipe.report.identity import identity
 from kvpipe.text.figures import percent, size
 from kvpipe.text.lines import Line, Section, shell_lines
 
-SCHEMA, SCHEMA_VERSION = "kvpipe.compare", 1
 COMMAND_WIDTH = 96
 
 
@@ -145,22 +145,11 @@ def _commands(plans: Sequence[Compared]) -> Iterator[Line]:
             yield from (Line(f"      {line}") for line in text.splitlines())
 
 
-def document(
-    found: Sequence[Compared],
-    model: str,
-    device: str,
-    length: int,
-    fastest: Fastest,
-    job: str | None,
-) -> dict[str, Any]:
+def document(found: Sequence[Compared], prepared: Prepared, fastest: Fastest) -> dict[str, Any]:
+    """Times are bounds, in seconds."""
+    asked = identity(prepared, "kvpipe.compare")
     return {
-        "status": "fits" if any(_serves(each.plan) for each in found) else "does_not_fit",
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "job": job,
-        "model": model,
-        "device": device,
-        "length": length,
+        **{key: value for key, value in asked.items() if not key.startswith("engine")},
         "first_token_bound_s": fastest.first_token_s,
         "bounds": fastest.why,
         "engines": [
@@ -173,7 +162,3 @@ def document(
             for each in found
         ],
     }
-
-
-def _serves(plan: EnginePlan | None) -> bool:
-    return plan is not None and plan.users.steady > 0

@@ -55,8 +55,13 @@ def _capacity(plan: Plan) -> dict[str, Any] | None:
     return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
 
 
+_LEAVES = (str, int, float, bool, type(None))
+
+
 def plain(value: Any) -> Any:
     """Frozen dataclasses, mappings and tuples as JSON's own types."""
+    if type(value) in _LEAVES:  # most of a document
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -116,6 +121,7 @@ def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:
     """bytes_per_block: what the group's layers use of a block; the rest of it is padding."""
     specs = [group.layer_spec(name) for name in group.layer_names]
     pages = sum(spec.page_size_bytes for spec in specs)
+    told = {spec: spec_document(spec) for spec in dict.fromkeys(specs)}
     return {
         "kind": group.spec.kind,
         "block_size": group.spec.block_size,
@@ -123,7 +129,7 @@ def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:
         "real_bytes_per_block": sum(spec.real_page_size_bytes for spec in specs),
         "padding_bytes_per_block": config.bytes_per_block - pages,
         "layers": [
-            {"layer": name, "spec": spec_document(spec)}
+            {"layer": name, "spec": told[spec]}
             for name, spec in zip(group.layer_names, specs, strict=True)
         ],
     }

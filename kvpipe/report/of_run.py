@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvpipe.answers.advice import advise
+from kvpipe.answers.hints import stage_notes
 from kvpipe.answers.serve_line import line_of
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result
@@ -33,7 +34,11 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         profile=result.profile,
         accounts=split_bytes(plan, result.profile, resolved.max_num_seqs, replicas_of(resolved)),
         verify=_proof([bound.verify for bound in result.bound]),
-        notes=(*resolved.notes, *result.profile.notes, *_notes(result), *advise(result)),
+        notes=(
+            *stage_notes(result.prepared, result.profile, plan),
+            *_notes(result),
+            *advise(result),
+        ),
         timings=result.timings,
         address_map={"ranks": [where.to_json() for where in result.addresses]},
         config=result.prepared.raw,

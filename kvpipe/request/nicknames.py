@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from kvpipe.errors import ConfigError, Problem
@@ -73,6 +74,7 @@ def _files(group: str) -> list[Path]:
     return sorted((CONF_DIR / group).glob("*.yaml"))
 
 
+@cache  # shipped files do not change while we run
 def _head(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
         return file.read(_HEAD)

@@ -113,6 +113,7 @@ def replay(
         each_token=percentiles(times.each_token),
         arrivals_s=span,
         overload=overload(span, serving.now, times.longest_service),
+        idle=tuple(ledger.idle),
     )
 
 
@@ -149,7 +150,8 @@ def _manager(plan: Plan, max_num_seqs: int, prefix_caching: bool) -> BlockManage
                 "command",
                 "a pool that can be replayed here",
                 count(plan.num_blocks, "block"),
-                "lower cache.kv_cache_memory_bytes, or raise cache.block_size",
+                f"at most {MOST_BLOCKS:,} blocks are replayed: cache.kv_cache_memory_bytes="
+                f"{(MOST_BLOCKS - 1) * plan.ranks[0].config.bytes_per_block}",
             )
         ) from error
 

@@ -19,7 +19,7 @@ class ReplayResult:
     how many requests of request_len tokens Capacity's closed form allows. wait: seconds in the
     queue; first_token: from arrival to the first token; each_token: between tokens after it.
     arrivals_s: from the first arrival to the last; overload: how many times longer the work took
-    (None: it was kept up with)."""
+    (None: it was kept up with). idle: spans of seconds in which nothing ran."""
 
     trace: str
     requests: int
@@ -44,6 +44,7 @@ class ReplayResult:
     each_token: Percentiles | None = None
     arrivals_s: float = 0.0
     overload: float | None = None
+    idle: tuple[tuple[float, float], ...] = ()
 
     @property
     def hit_rate(self) -> float:
@@ -59,7 +60,7 @@ class ReplayResult:
     def to_json(self) -> Mapping[str, Any]:
         """Plain values, for `report=json`; the points of the plot are left out."""
         plain = asdict(self)
-        del plain["points"]
+        del plain["points"], plain["idle"]
         return plain | {
             "hit_rate": self.hit_rate,
             "prefix_block_hit_rate": self.prefix_block_hit_rate,

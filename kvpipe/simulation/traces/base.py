@@ -69,7 +69,7 @@ class TraceOptions(Section):
     arrival_rate_scale: Rate
     step_seconds: Rate | Literal["auto"]
     prefill_tokens_per_second: Rate | Literal["auto"]
-    efficiency: Annotated[float, Field(ge=1e-3, le=1)]
+    efficiency: Annotated[float, Field(ge=1e-3, le=1)] = 1.0  # files of third parties lack it
     acceptance_rate: Annotated[float, Field(ge=0, le=1)]
 
 
