@@ -29,12 +29,14 @@ def fleets(requests: int = 200, token_s: float | None = None, priced: bool = Fal
 
 
 def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None:
-    """Its replica planned as a run of its own."""
-    best = fleets().fleets[0]
+    """Its replica planned as a run of its own; windows hold more while one of them reads."""
+    load = Load(requests=200, length=LENGTH)
+    asked = prepared("model=gpt_oss_20b", "engine=vllm")
+    best = plan_fleet(asked, load, ("h100_80gb",), {}).fleets[0]
     replica = best.replica
     alone = execute(
         prepared(
-            "model=llama",
+            "model=gpt_oss_20b",
             "engine=vllm",
             f"device={replica.device}",
             f"parallel.tensor_parallel_size={replica.tp}",
@@ -43,7 +45,8 @@ def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None
         )
     )
     capacity, most = alone.plan.capacity, alone.prepared.resolved.max_num_seqs
-    assert capacity is not None and replica.users == min(most, capacity.requests_running)
+    assert capacity is not None and capacity.requests_running < capacity.requests_steady < most
+    assert replica.users == min(most, capacity.requests_running)
     assert (best.replicas - 1) * replica.users < 200 <= best.replicas * replica.users
     assert best.cards == best.replicas * replica.tp * replica.pp
     assert f"--tensor-parallel-size {replica.tp}" in replica.command
