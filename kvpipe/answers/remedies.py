@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
+from kvpipe.answers.log_memory import profile_after, share_is_known
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
-from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
+from kvpipe.pipeline import Prepared, plan_with, prepare
 
 PLENTY = 2**50  # bytes
 MOST_NAMED = 3  # ways out that a message names
@@ -49,8 +50,7 @@ def advice(
     """The change as advice, if a fresh plan with it keeps the promise; else None."""
     try:
         made = prepare(changed(prepared.raw, changes))
-        backend = make_backend(made.config, made.resolved.backend)
-        memory = profile_ranks(made, backend).available_kv_bytes
+        memory = profile_after(prepared, made).available_kv_bytes
         plan = plan_with(made, memory, compared=())
     except KvpipeError:
         return None
@@ -121,7 +121,9 @@ def _share(prepared: Prepared, promise: Promise) -> Advice | None:
     """The smallest hundredth of the card."""
     is_estimate = prepared.config.plugins["profiling"].name in ("auto", "estimate", "utilization")
     is_set = prepared.config.cache.kv_cache_memory_bytes is not None
-    if not is_estimate or is_set or prepared.resolved.device.type == "cpu":
+    if is_set or prepared.resolved.device.type == "cpu":
+        return None
+    if not (is_estimate or share_is_known(prepared)):
         return None
     key = "cache.gpu_memory_utilization"
     lowest = ceil(100 * prepared.resolved.gpu_memory_utilization)

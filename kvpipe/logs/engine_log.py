@@ -35,16 +35,18 @@ class EngineLog:
 
     engine: vllm | sglang | llama.cpp | tensorrt-llm. version: None where no line names it. ranks:
     rank label ("TP0", "DP1 TP0", "" for lines without one) -> figure name -> figure. Names: total,
-    free (of a card, at the start), requested, available_kv, weights, activations, non_torch, peak_torch, graphs; pools (all arrays
-    of the cache on that rank, added up), pool_check (their sum as the log itself gives it),
-    draft_weights. counts: whole numbers that belong to the engine (num_gpu_blocks, num_cpu_blocks,
-    kv_tokens, concurrency_len, estimated_max_len, max_model_len, block_size, attention_block, tp,
-    pp, dp, max_num_batched_tokens, max_num_seqs, max_mamba_cache_size, context_len). capacities:
+    free (of a card, at the start), requested, available_kv, weights, activations, non_torch,
+    peak_torch, graphs; pools (all arrays of the cache on that rank, added up), pool_check (their
+    sum as the log itself gives it), draft_weights. counts: whole numbers that belong to the engine
+    (num_gpu_blocks, num_cpu_blocks, kv_tokens, concurrency_len, estimated_max_len, max_model_len,
+    block_size, attention_block, tp, pp, dp, max_num_batched_tokens, max_num_seqs,
+    max_mamba_cache_size, context_len). capacities:
     engine label ("", "DP0") -> its capacity line; of several by one engine the one with the fewest
     tokens. utilization: SGLang's is of the memory free before loading. padding: (layers, percent)
     of warnings. settings: the engine's own settings by kvpipe's keys. said: figure or setting ->
-    the line it was last read from. starts: of this engine in the file. error: its last error, but
-    for those that only point at another. ran_out: torch's own line where a card ran out. notes: what a reader should know about the file itself.
+    the line it was last read from. starts: of this engine in the file. error: its last error,
+    but for those that only point at another. ran_out: torch's own line where a card ran out.
+    notes: what a reader should know about the file itself.
     """
 
     engine: str

@@ -2,8 +2,8 @@
 
 "Tried to allocate 896.00 MiB. GPU 0 has a total capacity of 22.05 GiB of which 60.12 MiB is free.
 Process 3911 has 7.30 GiB memory in use. Including non-PyTorch memory, this process has 14.68 GiB
-memory in use. Of the allocated memory 14.20 GiB is allocated by PyTorch, ..." (torch 2.1 on; before:
-"(GPU 0; 22.05 GiB total capacity; 14.2 GiB already allocated; 60.12 MiB free; ...").
+memory in use. Of the allocated memory 14.20 GiB is allocated by PyTorch, ..." (torch 2.1 on;
+before: "(GPU 0; 22.05 GiB total capacity; 14.2 GiB already allocated; 60.12 MiB free; ...").
 """
 
 from __future__ import annotations
