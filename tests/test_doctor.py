@@ -13,6 +13,7 @@ from test_field_reports import ROWS, RUNS
 from kvpipe.commands.base import Command
 from kvpipe.commands.diagnosis import MOST_LINES
 from kvpipe.engines.pasted import Pasted, read_pasted
+from kvpipe.engines.pasted_line import changed_line
 from kvpipe.engines.serve import read_serve_line
 from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.front.prepared import prepared_request
@@ -33,7 +34,8 @@ def doctor(path: Path, *said: str) -> Answer:
 
 
 def text_of(answer: Answer) -> str:
-    return "\n".join(line.text for line in answer.lines(80))
+    """Unwrapped, so that a sentence can be looked for."""
+    return "\n".join(line.text for line in answer.lines(10_000))
 
 
 def pasted(tmp_path: Path, text: str) -> Path:
@@ -94,7 +96,71 @@ def test_a_command_that_does_not_fit_is_answered_with_a_line_that_does(tmp_path:
     assert plan.capacity is not None and plan.capacity.requests_at_peak >= 1
 
 
+LINE = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 131072"
+
+
+def test_the_pasted_line_comes_back_with_only_what_must_change(tmp_path: Path) -> None:
+    line = f"{LINE} --gpu-memory-utilization 0.85 --enforce-eager --port 9000"
+    answer = doctor(pasted(tmp_path, line), "device=l4")
+    longest = re.search(r"Planned, and fits: --max-model-len (\d+)", text_of(answer))
+    assert longest is not None
+    assert answer.fields["paste"] == line.replace("131072", longest[1])
+    assert "graphs" not in text_of(answer)  # an eager engine captures none
+
+
+def test_what_kvpipe_was_told_beside_the_line_stands_in_it(tmp_path: Path) -> None:
+    answer = doctor(pasted(tmp_path, f"{LINE} --port 9000"), "device=l4", "parallel=tp2")
+    assert answer.exit_code == 0
+    assert answer.fields["paste"] == f"{LINE} --port 9000 --tensor-parallel-size 2"
+
+
+@pytest.mark.parametrize(
+    ("line", "changes", "expected"),
+    [
+        (
+            "$ HF_HOME=$CACHE vllm serve org/m -tp 1 --max_model_len=9k --port $PORT # on an L4",
+            {"scheduler.max_model_len": 4096, "parallel.tensor_parallel_size": 2},
+            "HF_HOME=$CACHE vllm serve org/m -tp 2 --max_model_len=4096 --port $PORT",
+        ),
+        (
+            "docker run --gpus all vllm/vllm-openai --model org/m --num-gpu-blocks-override 9",
+            {"cache.num_gpu_blocks_override": None, "cache.cache_dtype": "fp8"},
+            "docker run --gpus all vllm/vllm-openai --model org/m --kv-cache-dtype fp8",
+        ),
+        (
+            'args: ["--model", "org/m", "--hf-overrides", "{\\"a\\": 1}"]',
+            {"profiling.enforce_eager": True, "profiling.other_instances_bytes": 0},
+            "vllm serve org/m --hf-overrides '{\"a\": 1}' --enforce-eager",
+        ),
+        (
+            "vllm serve org/m --no-enable-prefix-caching",
+            {"cache.enable_prefix_caching": True, "weights.load_as": "fp8", "weights.name": "x"},
+            "vllm serve org/m --enable-prefix-caching --quantization fp8",
+        ),
+        ("vllm serve org/m", {"cache.may_exceed_device": True}, ""),
+    ],
+)
+def test_a_change_is_made_where_its_flag_stands(
+    line: str, changes: dict[str, object], expected: str
+) -> None:
+    found = read_pasted(line)
+    assert found is not None and changed_line(found, changes) == expected
+
+
+def test_a_server_prints_the_line_that_started_it() -> None:
+    found = read_pasted((FAILED / "free_memory.log").read_text())
+    assert found is not None and found.unknown == ("--port",)
+    assert found.settings["profiling.enforce_eager"] is True
+    assert shlex.join([*found.program, *found.arguments]) == (
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct --port 9000 --max-model-len 32768 "
+        "--gpu-memory-utilization 0.85 --enforce-eager"
+    )
+
+
 # --- logs ---
+FAILED = CASES / "failed_starts"
+
+
 @pytest.mark.parametrize("path", sorted((CASES / "logs").glob("*.log")), ids=lambda p: p.stem)
 def test_every_log_is_answered_in_at_most_twenty_lines(path: Path) -> None:
     answer = doctor(path, *LLAMA)
@@ -135,7 +201,48 @@ def test_a_healthy_log_has_no_trouble(tmp_path: Path) -> None:
     assert answer.exit_code == 0 and "nothing is wrong that kvpipe knows of" in text_of(answer)
 
 
-FAILED = CASES / "failed_starts"
+def test_twice_the_cards_hold_half_the_weights_each() -> None:
+    """What the log leaves for the cache is of one card with all the weights."""
+    answer = doctor(FAILED / "too_long.log", "device=l4")
+    text = text_of(answer)
+    assert "Planned, and fits: --max-model-len 25536, or --tensor-parallel-size 2, or " in text
+    assert "--gpu-memory-utilization 0.95 --max-model-len" in text
+    assert "--kv-cache-dtype fp8 --max-model-len 51" in text  # twice 25,536
+    assert "--quantization fp8 --max-model-len" in text
+    asked = ["model=llama", "device=l4", "backend=meta", "engine=vllm", "engine.version=0.10.2"]
+    asked += ["parallel.tensor_parallel_size=2", "scheduler.max_model_len=131072"]
+    asked += ["cache.gpu_memory_utilization=0.85", "profiling=estimate"]
+    plan = execute(prepared_request(asked).prepared).plan
+    assert plan.capacity is not None and plan.capacity.requests_at_peak >= 1
+
+
+def test_a_higher_share_of_the_card_is_all_cache(tmp_path: Path) -> None:
+    log = (FAILED / "too_long.log").read_text().replace("131072", "32768")
+    log = log.replace("16.00 GiB", "4.00 GiB")
+    text = text_of(doctor(pasted(tmp_path, log), "device=l4"))
+    # 0.88 GiB more are needed than the log's 3.12, and a hundredth of the card is 0.22.
+    assert "--gpu-memory-utilization 0.9" in text or "--gpu-memory-utilization 0.89" in text
+
+
+@pytest.mark.parametrize("path", sorted(FAILED.glob("*.log")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("width", [72, 80])
+def test_lines_are_wrapped_and_the_line_to_run_is_one_for_a_shell(path: Path, width: int) -> None:
+    answer = doctor(path, "device=l4")
+    lines = [line.text for line in answer.lines(width)]
+    assert len(lines) <= MOST_LINES
+    assert [line for line in lines if len(line) > width] == []
+    start = next(at for at, line in enumerate(lines) if line.startswith("to run"))
+    pasted_text = "\n".join(lines[start + 1 :])
+    assert shlex.split(pasted_text.replace("\\\n", " ")) == shlex.split(answer.fields["paste"])
+
+
+@pytest.mark.parametrize(("name", "told"), [("nosuch.log", "no such file"), ("", "a folder")])
+def test_a_word_that_is_no_file_is_called_so(tmp_path: Path, name: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        doctor(tmp_path / name)
+    (problem,) = caught.value.problems
+    assert problem.key == "command.path" and told in problem.got
+    assert "profiling" not in str(problem)
 
 
 def test_a_refusal_is_explained_before_the_card_is_asked_for() -> None:

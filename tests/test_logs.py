@@ -217,6 +217,69 @@ def test_lines_of_older_releases_are_read_as_their_users_pasted_them() -> None:
     assert gib(new, "available_kv") == [78.3] and new.counts["kv_tokens"] == 3731744
 
 
+# --- how a start ended ---
+OUT_OF_MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 896.00 MiB. GPU 0 has a total "
+    "capacity of 22.05 GiB of which 60.12 MiB is free. {}Of the allocated memory 14.20 GiB is "
+    "allocated by PyTorch, and 41.53 MiB is reserved by PyTorch but unallocated."
+)
+HEAD = "INFO 11-30 [core.py:76] Initializing a V1 LLM engine (v0.10.2) with config: model='m'\n"
+PREFIX = "(EngineCore pid=57) ERROR 11-30 09:12:58 [core.py:718] "
+
+
+@pytest.mark.parametrize(
+    ("processes", "mine", "others"),
+    [
+        ("", None, None),
+        (
+            "Process 3911 has 7.30 GiB memory in use. Including non-PyTorch memory, this process "
+            "has 14.68 GiB memory in use. ",
+            14.68,
+            7.3,
+        ),
+        # In a container a process does not know its own number.
+        ("Process 3911 has 7.30 GiB memory in use. Process 7 has 14.68 GiB memory in use. ", 14.68,
+         7.3),
+        ("Process 7 has 14.68 GiB memory in use. ", 14.68, None),
+        ("Process 3911 has 512.00 MiB memory in use. ", None, 0.5),
+    ],
+)  # fmt: skip
+def test_a_card_that_ran_out_says_who_holds_it(
+    processes: str, mine: float | None, others: float | None
+) -> None:
+    found = read_log(HEAD + PREFIX + OUT_OF_MEMORY.format(processes)).ran_out
+    assert found is not None and (found.asked, found.total) == (896 * 2**20, round(22.05 * 2**30))
+    assert found.free == round(60.12 * 2**20)
+    assert found.mine == (None if mine is None else round(mine * 2**30))
+    assert found.others == (None if others is None else round(others * 2**30))
+
+
+def test_the_engine_that_spoke_before_is_the_one_that_ran_out() -> None:
+    sglang = "[2026-01-01 12:00:00] server_args=ServerArgs(model_path='m', tp_size=1)\n"
+    sglang += "[2026-01-01 12:00:09] Load weight end. type=X, avail mem=7.01 GB, mem usage=14.99 GB"
+    log = read_log(f"{sglang}\n{OUT_OF_MEMORY.format('')}\n")
+    assert log.engine == "sglang" and log.ran_out is not None
+    assert log.error.startswith("torch.OutOfMemoryError: CUDA out of memory.")
+
+
+def test_an_error_begins_at_its_name_and_one_that_points_at_it_does_not_replace_it() -> None:
+    error = "ValueError: Free memory on device cuda:0 (9.87/22.05 GiB) on startup is less than "
+    error += "desired GPU memory utilization (0.85, 18.74 GiB). Decrease GPU memory utilization or "
+    error += "reduce GPU memory used by other processes."
+    end = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above."
+    log = read_log(f"{HEAD}{PREFIX}{error}\n{end} Failed core proc(s): {{}}\n")
+    assert log.error == error
+    assert (log.utilization, log.held_by_others) == (0.85, round(22.05 * GIB) - round(9.87 * GIB))
+    alone = read_log(f"{HEAD}{end}\n")
+    assert alone.error.startswith("RuntimeError: Engine core initialization failed.")
+
+
+def test_a_long_error_ends_with_a_sentence() -> None:
+    text = "ValueError: " + "One sentence of an error. " * 40
+    error = read_log(HEAD + PREFIX + text).error
+    assert len(error) < 500 and error.endswith("an error.")
+
+
 # --- contradictions ---
 def test_figures_that_cannot_all_be_true_are_said_with_their_lines() -> None:
     text = (

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import kvpipe.front.jobs_here as jobs_here
-import kvpipe.front.sweep as sweep
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
 from kvpipe.front.sweep_folder import in_a_shell, sweep_folder

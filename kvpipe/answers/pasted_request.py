@@ -7,7 +7,8 @@ command. A model or a device that nothing names is asked for, never guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -16,7 +17,7 @@ from kvpipe.engines.pasted import Pasted, read_pasted
 from kvpipe.engines.versions import NEWEST, parse_version
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.logs.engine_log import EngineLog
-from kvpipe.logs.lines import encoding_of, open_log
+from kvpipe.logs.lines import encoding_of, no_log, open_log
 from kvpipe.logs.reading import NO_FIGURES, read_file
 from kvpipe.models.config_file import has_config
 from kvpipe.pipeline import Prepared, prepare
@@ -25,6 +26,7 @@ from kvpipe.request.nicknames import hub_name_is_shipped, option_named
 from kvpipe.text.quantities import parse_size
 
 HEAD = 2**17  # bytes of the file in which a command line is looked for
+_WANTED = "a file with an engine's log or a command line"
 NEAR = 0.012  # share by which a card's printed memory differs from the shipped figure
 # Endings that leave the shape of a model as it is.
 _SAME_SHAPE = re.compile(
@@ -53,8 +55,9 @@ class PastedRequest:
 def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
     """prepared: the request without the file, which says what the user said. TooLittleSaid with
     what is missing."""
-    text = _head(path)
-    log, command = _log(path), read_pasted(text)
+    with _of_the_file():
+        text = _head(path)
+        log, command = _log(path), read_pasted(text)
     if log is None and command is None:
         raise ConfigError(
             Problem(
@@ -66,6 +69,18 @@ def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
     raw = _filled(prepared, log, command, text, path)
     made = replace(prepare(raw), said=prepared.said)
     return PastedRequest(prepared=made, log=log, command=command)
+
+
+@contextmanager
+def _of_the_file() -> Iterator[None]:
+    """What is wrong with the file is a problem of the word that names it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError([replace(each, key="command.path", expected=_WANTED, knob="")
+                           if each == no_log(each.got).problems[0]
+                           else replace(each, key="command.path")
+                           for each in error.problems]) from error  # fmt: skip
 
 
 def _head(path: str) -> str:

@@ -12,11 +12,12 @@ from functools import partial
 from math import ceil
 from typing import Any
 
+from kvpipe.answers.log_memory import profile_after, share_is_known
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
-from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
+from kvpipe.pipeline import Prepared, plan_with, prepare
 from kvpipe.request.confdir import shipped_option
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.profiling.base import MemoryProfile
@@ -76,7 +77,7 @@ def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
     """The request with the changes, planned anew; None where it is refused, or holds nothing."""
     try:
         made = prepare(changed(prepared.raw, changes))
-        profile = profile_ranks(made, make_backend(made.config, made.resolved.backend))
+        profile = profile_after(prepared, made)
         plan = plan_with(made, profile.available_kv_bytes, compared=())
     except KvpipeError:
         return None
@@ -164,7 +165,9 @@ def _share(prepared: Prepared, promise: Promise) -> Advice | None:
     """The smallest hundredth of the card."""
     is_estimate = prepared.config.plugins["profiling"].name in ("auto", "estimate", "utilization")
     is_set = prepared.config.cache.kv_cache_memory_bytes is not None
-    if not is_estimate or is_set or prepared.resolved.device.type == "cpu":
+    if is_set or prepared.resolved.device.type == "cpu":
+        return None
+    if not (is_estimate or share_is_known(prepared)):
         return None
     key = "cache.gpu_memory_utilization"
     lowest = ceil(100 * prepared.resolved.gpu_memory_utilization)

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
+from kvpipe.answers.log_memory import profile_after
+from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
-from kvpipe.answers.remedies import changed, ways_out
+from kvpipe.answers.remedies import Advice, changed, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.full_card import of_full_card
@@ -176,7 +178,7 @@ def _defaults(notes: tuple[Note, ...]) -> Iterator[str]:
     steps = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
     told = [note.text for note in notes if not note.is_warning and note.knob.startswith(steps)]
     if told:
-        yield "; ".join(told)
+        yield in_flags("; ".join(told))
 
 
 def _capacity(
@@ -234,12 +236,17 @@ def _refusal(log: EngineLog) -> str:
 def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Trouble]:
     if error is None:
         return
-    ways = list(ways_out(prepared))
+    ways = _distinct_ways([*ways_out(prepared), *more_room(prepared)])
     change = dict(ways[0].changes) if ways else None
     told = ", or ".join(words_of(way.changes) for way in ways)
     why = ". ".join(line.rstrip(".") for line in error.lines())
     planned = f"Planned, and fits: {told}" if told else "No single change of settings makes it fit"
     yield Trouble(text=f"{in_flags(why)}. {planned}", stops=True, change=change)
+
+
+def _distinct_ways(ways: list[Advice]) -> list[Advice]:
+    """The first of those that change the same settings."""
+    return list({tuple(way.changes): way for way in reversed(ways)}.values())[::-1]
 
 
 def _of_note(note: Note) -> Trouble:
@@ -265,8 +272,7 @@ def _paste(pasted: PastedRequest, plan: Plan | None, troubles: list[Trouble]) ->
     for change in changes:
         try:
             made = prepare(changed(prepared.raw, change))
-            backend = make_backend(made.config, made.resolved.backend)
-            memory = profile_ranks(made, backend).available_kv_bytes
+            memory = profile_after(prepared, made).available_kv_bytes
             return line_for(made, plan_with(made, memory, compared=()), model)
         except (ConfigError, DoesNotFit):
             continue

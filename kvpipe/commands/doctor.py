@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
 from kvpipe.answers.pasted_request import TooLittleSaid, read_pasted_request
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose, of_log_alone
+from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted import read_pasted
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.standard_input import kept_standard_input, kept_text
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
-from kvpipe.text.lines import Line
+from kvpipe.text.lines import Line, shell_lines, wrap
 
 SAMPLE = Path(__file__).parents[1] / "logs" / "sample.log"  # a start without any trouble
 
@@ -51,11 +54,10 @@ class Doctor(Command):
                 if error.log is None:
                     raise
                 return _asking(of_log_alone(error.log), error)
-        lines = list(told(found))
         return Answer(
             status="does_not_fit" if found.stops else "fits",
             exit_code=1 if found.stops else 0,
-            lines=lambda width: lines,
+            lines=partial(told, found),
             document={"schema": "kvpipe.diagnosis", "schema_version": 1, **asdict(found)},
             fields={"troubles": len(found.troubles), "paste": found.paste},
         )
@@ -73,29 +75,50 @@ def _asking(found: Diagnosis, error: TooLittleSaid) -> Answer:
     return Answer(
         status=error.status,
         exit_code=error.exit_code,
-        lines=lambda width: told(found),
+        lines=partial(told, found),
         document={"schema": "kvpipe.diagnosis", "schema_version": 1, **asdict(found)},
         fields={"troubles": len(found.troubles), "paste": ""},
         complaints=tuple(error.lines()),
     )
 
 
-def told(found: Diagnosis) -> Iterator[Line]:
-    """At most MOST_LINES lines: what was read, the memory, the troubles, the line to paste."""
-    yield Line(found.about, "title")
-    room = MOST_LINES - 1 - (2 if found.paste else 0) - len(found.troubles[:1])
-    rest = [*found.memory, *found.capacity]
-    troubles = list(found.troubles)
-    kept = troubles[: max(1, room - len(rest) + 1)]
-    for text in rest[: room - len(kept) + 1]:
-        yield Line(f"  {text}")
+def told(found: Diagnosis, width: int) -> Iterator[Line]:
+    """At most MOST_LINES lines: what was read, the memory, the troubles, the line to paste. Where
+    there are more, the memory stands before all troubles but the worst."""
+    about = wrap(found.about, width, "title", indent="")
+    rest = [wrap(text, width) for text in (*found.memory, *found.capacity)]
+    troubles = [_of_trouble(trouble, width) for trouble in found.troubles]
+    paste = list(_of_paste(found, width))
+    room = MOST_LINES - sum(map(len, (about, paste, *troubles[:1])))
+    memory = list(_within(rest, room))
+    others = list(_within(troubles[1:], room - sum(map(len, memory)) - 1))
+    yield from about
+    yield from chain.from_iterable(memory)
     if not troubles:
         yield Line("nothing is wrong that kvpipe knows of", "good")
-    for trouble in kept:
-        yield Line(f"! {trouble.text}", "bad" if trouble.stops else "warning")
+    yield from chain.from_iterable((*troubles[:1], *others))
+    if left := len(troubles[1:]) - len(others):
+        yield Line(f"  {left} more in diagnosis.json", "faint")
+    yield from paste
+
+
+def _within(blocks: list[list[Line]], room: int) -> Iterator[list[Line]]:
+    """The first of them, as many as there is room for."""
+    for block in blocks:
+        room -= len(block)
+        if room < 0:
+            return
+        yield block
+
+
+def _of_trouble(trouble: Trouble, width: int) -> list[Line]:
+    return wrap(f"! {trouble.text}", width, "bad" if trouble.stops else "warning", indent="")
+
+
+def _of_paste(found: Diagnosis, width: int) -> Iterator[Line]:
     if found.paste:
         yield Line(f"to run{f' {found.first}' if found.first else ''} (planned):")
-        yield Line(found.paste, "good")
+        yield from (replace(line, style="good") for line in shell_lines(found.paste, width))
 
 
 PLUGIN = Doctor

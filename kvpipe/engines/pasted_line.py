@@ -109,6 +109,7 @@ def said_changes(said: Iterable[str], values: Mapping[str, Any]) -> dict[str, An
             continue
         for each in [name] if name else section_values:
             full, value = f"{section}.{each}", section_values.get(each)
-            if full in _LONG and value not in (None, "auto") and not isinstance(value, bool):
+            is_plain = value not in (None, "auto") and not isinstance(value, bool)
+            if full in _LONG and is_plain and (name or value != 1):
                 found[full] = value
     return found

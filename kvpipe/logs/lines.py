@@ -90,7 +90,7 @@ def open_log(asked: str) -> tuple[BinaryIO, int]:
         stream = open_regular(Path(asked).expanduser())
         return stream, os.fstat(stream.fileno()).st_size
     except FileNotFoundError as error:
-        raise no_log(shown(asked)) from error
+        raise no_log(f"{shown(asked)} (no such file)") from error
     except (OSError, ValueError, RuntimeError) as error:  # too long, of others, NUL, ~nobody
         reason = getattr(error, "strerror", None) or error
         raise no_log(f"{shown(asked)} ({reason})") from error

@@ -1,0 +1,82 @@
+"""The memory that a log's engine would have had with other settings: the log's figure, and what the
+estimate says the change is worth.
+
+A log is of one start. Twice the ranks hold half the weights each, a higher share of the card is all
+cache: the estimate's difference between both requests is added, its error in common falls out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isclose
+
+from kvpipe.errors import DoesNotFit, KvpipeError
+from kvpipe.logs.figures import GIB
+from kvpipe.logs.reading import read_file
+from kvpipe.pipeline import Prepared, make_backend, prepare, profile_ranks
+from kvpipe.request.confdir import shipped_option
+from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
+
+
+def profile_after(prepared: Prepared, made: Prepared) -> MemoryProfile:
+    """The memory of `made`, a request like `prepared` but for some settings. DoesNotFit where
+    nothing is left."""
+    profile = profile_ranks(made, make_backend(made.config, made.resolved.backend))
+    is_log = made.config.plugins["profiling"].name == "log"
+    if not is_log or made.config.cache.kv_cache_memory_bytes is not None:
+        return profile
+    before, after = _estimate(prepared), _estimate(made)
+    if before is None or after is None:
+        return profile
+    return replace(profile, ranks=tuple(_shifted(rank, after - before) for rank in profile.ranks))
+
+
+def share_is_known(prepared: Prepared) -> bool:
+    """Whether the log says the share of the card that the request has."""
+    plugin = prepared.config.plugins["profiling"]
+    path = getattr(plugin.options, "path", None)
+    if plugin.name != "log" or not path:
+        return False
+    said = read_file(path).utilization
+    return said is not None and isclose(said, prepared.resolved.gpu_memory_utilization)
+
+
+def _estimate(prepared: Prepared) -> int | None:
+    """Bytes of the poorest rank, negative where the estimate has none left; None where there is no
+    estimate (of a CPU, of a model without a count of parameters)."""
+    estimate = {**shipped_option("profiling", "estimate"), "enforce_eager": _is_eager(prepared)}
+    try:
+        made = prepare({**prepared.raw, "profiling": estimate})
+        backend = make_backend(made.config, made.resolved.backend)
+        return min(profile_ranks(made, backend).available_kv_bytes)
+    except DoesNotFit as error:
+        return min(error.available_bytes, default=None)
+    except KvpipeError:
+        return None
+
+
+def _is_eager(prepared: Prepared) -> bool:
+    path = getattr(prepared.config.plugins["profiling"].options, "path", None)
+    return bool(path and read_file(path).settings.get("profiling.enforce_eager"))
+
+
+def _shifted(rank: RankMemory, more: int) -> RankMemory:
+    if not more:
+        return rank
+    was = rank.available_kv
+    now = was.num_bytes + more
+    if now <= 0:
+        raise DoesNotFit(
+            f"profiling.path: of the log's {was.num_bytes / GIB:.2f} GiB nothing would be left",
+            available_bytes=(now,),
+        )
+    low, high = (None if end is None else end + more for end in (was.low_bytes, was.high_bytes))
+    item = replace(
+        was,
+        num_bytes=now,
+        how="estimated",
+        source=f"{was.source}; {more / GIB:+.2f} GiB by estimate",
+        low_bytes=low,
+        high_bytes=high,
+    )
+    return replace(rank, available_kv=item)
