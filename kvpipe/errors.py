@@ -147,12 +147,19 @@ class SpecError(ValueError):
         return Problem(key, otherwise, self.expected)
 
 
+MOST_LISTED, NEAREST = 60, 8
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """`did you mean 'x'? ` (or nothing) and the valid names, for an unknown name."""
+    """`did you mean 'x'? ` (or nothing) and the valid names, for an unknown name: all of them, or
+    the nearest of more than MOST_LISTED."""
     from difflib import get_close_matches  # only when something went wrong
 
     known = sorted(choices)
     begins = [choice for choice in known if name and choice.startswith(name)]
     close = begins[:1] or get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
+    if len(known) > MOST_LISTED:
+        near = get_close_matches(name, known, n=NEAREST, cutoff=0.4) or known[:NEAREST]
+        return f"{hint}valid: {', '.join(near)} and {len(known) - len(near)} more"
     return f"{hint}valid: {', '.join(known)}"

@@ -29,7 +29,7 @@ from kvpipe.stages.allocation.placements import LETTERED, SLOTTED
 from kvpipe.stages.binding.base import Binding, BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import Grouping, GroupingRequest
 from kvpipe.stages.grouping.planning import COMPARED
-from kvpipe.stages.profiling.base import MemoryProfile, Profiling, ProfilingRequest, memory_knob
+from kvpipe.stages.profiling.base import MemoryProfile, Profiling, ProfilingRequest
 from kvpipe.stages.profiling.every_rank import profile_every_rank
 from kvpipe.stages.validation.base import ResolvedRun, Validation
 from kvpipe.stages.validation.layers import stage_sizes
@@ -226,11 +226,6 @@ def _grouping(
             config.plugins["layout"].make(LayoutChoice),
             placement,
             any_size=resolved.device.type == "cpu",
-        ),
-        memory_knob=memory_knob(
-            config.plugins["profiling"].make(Profiling),
-            resolved.device,
-            is_set=config.cache.kv_cache_memory_bytes is not None,
         ),
     )
 

@@ -8,6 +8,7 @@ import pytest
 from case_requests import prepared_case
 
 from kvpipe.answers.advice import advise, replan
+from kvpipe.answers.hints import stage_notes
 from kvpipe.errors import ConfigError
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result, execute
@@ -22,7 +23,7 @@ def run(*overrides: str) -> Result:
 
 def notes(*overrides: str) -> list[Note]:
     result = run(*overrides)
-    return [*result.prepared.resolved.notes, *advise(result)]
+    return [*stage_notes(result.prepared, result.profile, result.plan), *advise(result)]
 
 
 def found(text: str, *overrides: str) -> list[Note]:
@@ -72,7 +73,8 @@ def test_a_warning_is_there_with_its_knob_and_not_in_the_twin_without_the_troubl
 ) -> None:
     text, trouble, twin = TWINS[name]
     (warning,) = found(text, *trouble)
-    assert warning.is_warning and warning.knob
+    assert warning.is_warning
+    assert bool(warning.knob) == bool(warning.changes)
     assert found(text, *twin) == []
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from kvpipe.answers.advice import advise
 from kvpipe.answers.remedies import advised
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.prepared import prepared_request
+from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, Result, execute
+from kvpipe.report.derived_notes import all_notes
+from kvpipe.report.of_run import report_input
 from kvpipe.stages.profiling.estimates import GIB
 
 MODELS = (
@@ -94,15 +96,26 @@ def failures(seed: int) -> Iterator[str]:
     if isinstance(found, DoesNotFit):
         error = advised(prepared, found)
         changes = [dict(change) for change in error.changes]
+        yield from (f"{words}: {line}" for line in unplanned(str(found)))
         if lowered := re.search(r"Lower it to ([\d,]+)", str(found)):
             changes.append({"scheduler.max_model_len": lowered[1].replace(",", "")})
         yield from (f"{words}: {c}" for c in changes if not runs(with_changes(words, c)))
         return
-    for note in advise(found):
+    for note in notes_of(found):
+        if not (note.changes or BARE_KEY.fullmatch(note.knob)):
+            yield f"{words}: a hint that nobody planned: {note.knob}"
         for change in note.changes:
             changed = with_changes(words, dict(change))
             if not runs(changed) or is_repeated(note.text, changed):
                 yield f"{words}: {change} for {note.text}"
+
+
+def unplanned(message: str) -> Iterator[str]:
+    """What a refusal recommends without an amount."""
+    for match in re.finditer(r"(?:raise|lower|increase|reduce) [a-z_. ]*", message, re.IGNORECASE):
+        said = match[0].strip()
+        if not re.search(r"(?:\bto|\babove)$", said):
+            yield f"a hint without an amount: {said}"
 
 
 def runs(words: list[str]) -> bool:
@@ -114,7 +127,16 @@ def is_repeated(text: str, words: list[str]) -> bool:
     """Whether the run with the change still says the same of itself."""
     answer = outcome(words)
     assert answer is not None and isinstance(answer[1], Result)
-    return text in {note.text for note in advise(answer[1])}
+    return text in {note.text for note in notes_of(answer[1])}
+
+
+def notes_of(result: Result) -> list[Note]:
+    """Everything that a report says beside its numbers."""
+    return list(all_notes(report_input(result)))
+
+
+# Where nothing was planned, a note names at most the key that decides, without a direction.
+BARE_KEY = re.compile(r"(?:[a-z_]+(?:\.[a-z_0-9]+)+)?")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import ConfigError, DoesNotFit
+from kvpipe.notes import Hint, Note
 from kvpipe.request.confdir import shipped_option
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.chunked import ChunkedLocalAttentionSpec
@@ -143,7 +144,7 @@ def test_the_longest_length_is_exact(
 
 
 # --- groups --------------------------------------------------------------------------------------
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(SPECS), min_size=1, max_size=10), st.randoms(use_true_random=False))
 def test_the_order_of_layers_changes_no_number(
     specs: list[KVCacheSpec], shuffler: random.Random
@@ -159,7 +160,7 @@ def test_the_order_of_layers_changes_no_number(
     assert one.capacity is None or one.capacity.peak_bytes == other.capacity.peak_bytes  # type: ignore[union-attr]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(SPECS), min_size=1, max_size=12),
     st.sampled_from([KVPIPE, VLLM_0_33]),
@@ -286,10 +287,15 @@ def test_a_window_fits_no_less_than_full_attention_and_a_note_says_what_would_fi
     result = made(window, 1024 * MIB, limits=limits, fit=True)
     assert full.limits.max_model_len == result.limits.max_model_len == 8176
     assert "with fewer all 131,072 tokens fit" in result.notes[0].text
-    assert result.notes[0].knob == "scheduler.max_num_batched_tokens=2048"
+    assert proposed(result.notes[0]) == [{"scheduler.max_num_batched_tokens": 2048}]
     small = replace(limits, max_num_batched_tokens=2048)
     helped = made(window, 1024 * MIB, limits=small, fit=True)
     assert (helped.limits.max_model_len, helped.notes) == (131072, ())
+
+
+def proposed(note: Note) -> list[Mapping[str, Any]]:
+    assert isinstance(note, Hint)
+    return [proposal.changes for proposal in note.proposals]
 
 
 def test_an_engine_that_counts_one_group_admits_what_can_never_be_scheduled() -> None:
@@ -346,7 +352,7 @@ def test_a_stage_keeps_every_group_and_a_stage_without_caches_limits_nothing() -
 def test_a_rank_that_is_too_small_is_named() -> None:
     ranks = [layers(*[FULL] * 4), layers(*[FULL] * 4)]
     with pytest.raises(
-        DoesNotFit, match=r"on rank 1, 40 fit \(10.0 MiB\)\. Lower it to 624,"
+        DoesNotFit, match=r"on rank 1, 40 fit \(10.0 MiB\)\. Lower it to 624$"
     ) as error:
         plan(ranks, LIMITS, [700 * MIB, 10 * MIB])
     assert error.value.needed_bytes == (128 * MIB + 4 * 65536,) * 2
@@ -390,8 +396,7 @@ def test_the_message_gives_needed_available_longest_and_knobs() -> None:
         made([FULL] * 4, 10 * MIB)
     assert str(error.value) == (
         "scheduler.max_model_len: one request of 8,192 tokens needs 513 blocks (128.2 MiB, "
-        "the null block included), 40 fit (10.0 MiB). Lower it to 624, or raise "
-        "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"
+        "the null block included), 40 fit (10.0 MiB). Lower it to 624"
     )
     made([FULL] * 4, 10 * MIB, limits=LIMITS.with_length(624))
     (needed,) = error.value.needed_bytes
@@ -402,11 +407,11 @@ def test_the_message_gives_needed_available_longest_and_knobs() -> None:
 
 def test_the_longest_length_is_the_longest_on_every_rank() -> None:
     ranks = [layers(*[FULL] * 2), layers(*[FULL] * 6)]
-    with pytest.raises(DoesNotFit, match="Lower it to 112,") as error:
+    with pytest.raises(DoesNotFit, match="Lower it to 112$") as error:
         plan(ranks, LIMITS, [2 * MIB, 3 * MIB])
     assert error.value.longest_len == 112
     plan(ranks, LIMITS.with_length(112), [2 * MIB, 3 * MIB])
-    with pytest.raises(DoesNotFit, match="on rank 1, 0 fit .* No length fits: ") as error:
+    with pytest.raises(DoesNotFit, match="on rank 1, 0 fit .* No length fits") as error:
         plan(ranks, LIMITS, [2 * MIB, MIB // 4])
     assert error.value.longest_len is None
 
@@ -414,10 +419,10 @@ def test_the_longest_length_is_the_longest_on_every_rank() -> None:
 def test_advice_to_lower_the_batch_is_given_only_where_it_helps() -> None:
     limits = RequestLimits(max_model_len=131072, max_num_batched_tokens=8192)
     window = [replace(WINDOW, sliding_window=4096)] * 32
-    with pytest.raises(DoesNotFit, match=r"lower scheduler.max_num_batched_tokens to 2,048, or"):
+    with pytest.raises(DoesNotFit, match=r", or lower scheduler.max_num_batched_tokens to 2,048$"):
         made(window, 1024 * MIB, limits=limits)
     made(window, 1024 * MIB, limits=replace(limits, max_num_batched_tokens=2048))
-    with pytest.raises(DoesNotFit, match=r"lower scheduler.max_num_batched_tokens to 4,096, or"):
+    with pytest.raises(DoesNotFit, match=r", or lower scheduler.max_num_batched_tokens to 4,096$"):
         made(window, 1100 * MIB, limits=limits)
     with pytest.raises(DoesNotFit) as error:
         made(window, 64 * MIB, limits=limits)
@@ -427,7 +432,7 @@ def test_advice_to_lower_the_batch_is_given_only_where_it_helps() -> None:
 @pytest.mark.parametrize("fit", [False, True])
 @pytest.mark.parametrize("memory", [0, 65536])
 def test_nothing_fits_is_said_as_such(memory: int, fit: bool) -> None:
-    with pytest.raises(DoesNotFit, match="No length fits: raise cache.kv_cache_memory") as error:
+    with pytest.raises(DoesNotFit, match="No length fits$") as error:
         made([FULL] * 4, memory, fit=fit)
     assert error.value.longest_len is None
 
@@ -436,10 +441,10 @@ def test_an_override_must_fit_and_then_decides() -> None:
     assert made([FULL] * 4, num_gpu_blocks_override=1000).num_blocks == 1000
     with pytest.raises(
         DoesNotFit,
-        match=r"num_gpu_blocks_override: 100,000 blocks need 24.4 GiB, 16,384 fit \(4.0 GiB\)",
+        match=r"100,000 blocks need 24.4 GiB, 16,384 fit \(4.0 GiB\). Lower it to 16,384$",
     ):
         made([FULL] * 4, num_gpu_blocks_override=100_000)
-    with pytest.raises(DoesNotFit, match="or raise cache.num_gpu_blocks_override$"):
+    with pytest.raises(DoesNotFit, match=r"100 fit .*Lower it to 1,584$"):
         made([FULL] * 4, num_gpu_blocks_override=100)
     assert made([FULL] * 4, num_gpu_blocks_override=100, fit=True).limits.max_model_len == 99 * 16
 

@@ -121,7 +121,7 @@ def trace(path: Path, **changes: object) -> list[traces.TraceRequest]:
     options = {
         "name": "azure", "path": str(path), "max_requests": None, "arrivals": "trace",
         "arrival_rate_scale": 1.0, "step_seconds": 0.01, "prefill_tokens_per_second": 1e4,
-        "acceptance_rate": 0.0,
+        "acceptance_rate": 0.0, "efficiency": 1.0,
     }  # fmt: skip
     return Azure(Azure.Options(**(options | changes))).requests()
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from kvpipe.answers.remedies import advised, changed
 from kvpipe.commands.replay import plan_of
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.job import run_job
 from kvpipe.front.prepared import prepared_request
 from kvpipe.logs.figures import GIB, Figure
 from kvpipe.logs.reading import read_log
+from kvpipe.pipeline import prepare
 from kvpipe.stages.profiling.log import LogProfiling, available_by_rank
 
 VLLM_0_6 = """\
@@ -260,35 +262,37 @@ def test_bytes_without_bound_are_refused(override: str, match: str) -> None:
 
 # --- what gives more memory
 @pytest.mark.parametrize(
-    ("overrides", "knob"),
+    ("overrides", "key"),
     [
-        (
-            ["device=h100_80gb", "cache.kv_cache_memory_bytes=1MiB"],
-            r"cache\.kv_cache_memory_bytes$",
-        ),
+        (["device=h100_80gb", "cache.kv_cache_memory_bytes=1MiB"], "cache.kv_cache_memory_bytes"),
         (
             ["device=h100_80gb", "profiling=estimate", "profiling.weights_bytes=68.8GiB"],
-            r"cache\.kv_cache_memory_bytes or cache\.gpu_memory_utilization$",
+            "cache.gpu_memory_utilization",
         ),
-        (
-            ["device=cpu", "profiling.budget_bytes=1MiB"],
-            r"cache\.kv_cache_memory_bytes or profiling\.budget_bytes$",
-        ),
+        (["device=cpu", "profiling.budget_bytes=1MiB"], "profiling.budget_bytes"),
     ],
 )
-def test_a_plan_that_does_not_fit_names_only_settings_that_help(
-    overrides: list[str], knob: str
+def test_a_plan_that_does_not_fit_names_settings_with_the_value_that_helps(
+    overrides: list[str], key: str
 ) -> None:
     asked = ["model=llama", "scheduler.max_model_len=8192", *overrides]
-    with pytest.raises(DoesNotFit, match=knob):
-        plan_of(prepared_request(asked).prepared)
+    prepared = prepared_request(asked).prepared
+    with pytest.raises(DoesNotFit) as caught:
+        plan_of(prepared)
+    told = advised(prepared, caught.value)
+    (change,) = [dict(change) for change in told.changes if key in change]
+    assert f"{key}={change[key]} (" in str(told)
+    plan_of(prepare(changed(prepared.raw, change)))
 
 
 def test_a_log_that_is_too_small_does_not_offer_a_share_of_the_device(tmp_path: Path) -> None:
     (tmp_path / "x.log").write_text("INFO Available KV cache memory: 0.01 GiB\n")
     asked = ["model=llama", "device=rtx_3090", "profiling=log", "scheduler.max_model_len=8192"]
-    with pytest.raises(DoesNotFit, match=r"raise cache\.kv_cache_memory_bytes$"):
-        plan_of(prepared_request([*asked, f"profiling.path={tmp_path / 'x.log'}"]).prepared)
+    prepared = prepared_request([*asked, f"profiling.path={tmp_path / 'x.log'}"]).prepared
+    with pytest.raises(DoesNotFit) as caught:
+        plan_of(prepared)
+    keys = {key for change in advised(prepared, caught.value).changes for key in change}
+    assert keys and not keys & {"cache.gpu_memory_utilization", "cache.kv_cache_memory_bytes"}
 
 
 def test_one_block_is_not_written_as_many() -> None:

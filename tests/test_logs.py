@@ -161,6 +161,62 @@ def test_lines_of_tensorrt_llm_and_llama_cpp_give_their_memory() -> None:
     assert cpp.settings == {"scheduler.max_model_len": 8192}
 
 
+@pytest.mark.parametrize(
+    ("line", "requested"),
+    [
+        ("Explicitly set (0.06/23.54) GiB for KV cache on node 0.", []),
+        (
+            "Auto set (0.06/23.54) GiB for KV cache on node 0, with 21.65 GiB requested memory for "
+            "the worker. 0.71 GiB memory was consumed by non-kv usages.",
+            [21.65],
+        ),
+    ],
+)
+def test_a_cpu_worker_of_vllm_gives_its_memory(line: str, requested: list[float]) -> None:
+    prefix = "(MainProcess pid=25139) INFO 11-30 08:55:47 "
+    log = read_log(
+        f"{prefix}[core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='/m'\n"
+        f"{prefix}[cpu_worker.py:260] {line}\n"
+        f"{prefix}[kv_cache_utils.py:2327] CPU KV cache size: 14,979 tokens, Maximum concurrency "
+        "for 1,024 tokens per request: 14.63x\n"
+    )
+    assert (log.version, gib(log, "available_kv"), gib(log, "total")) == ("0.32.0", [0.06], [23.54])
+    assert gib(log, "requested") == requested
+    assert log.counts["kv_tokens"] == 14979
+
+
+def test_lines_of_older_releases_are_read_as_their_users_pasted_them() -> None:
+    """ggml-org/llama.cpp, pull request 8035; NVIDIA/TensorRT-LLM, issue 1400; Triton's tutorials,
+    pull request 150. The sums are the engines' own, or bytes a token by hand."""
+    cpp = read_log(
+        "llm_load_tensors:        CPU buffer size = 22994.45 MiB\n"
+        "llm_load_tensors:      CUDA0 buffer size = 12633.25 MiB\n"
+        "llm_load_tensors:      CUDA1 buffer size =  8652.00 MiB\n"
+        "llama_new_context_with_model: n_ctx      = 8192\n"
+        "llama_kv_cache_init:  CUDA_Host KV buffer size =    64.00 MiB\n"
+        "llama_kv_cache_init:      CUDA0 KV buffer size =  1472.00 MiB\n"
+        "llama_kv_cache_init:      CUDA1 KV buffer size =  1024.00 MiB\n"
+        "llama_new_context_with_model: KV self size  = 2560.00 MiB, K (f16): 1280.00 MiB\n"
+        "llama_new_context_with_model:      CUDA0 compute buffer size =  1108.50 MiB\n"
+    )
+    assert gib(cpp, "pools") == gib(cpp, "pool_check") == [2.5]  # MiB, 2560 of them
+    assert gib(cpp, "weights") == [43.24] and gib(cpp, "activations") == [1.08]
+    assert cpp.settings == {"scheduler.max_model_len": 8192}
+    old = read_log(
+        "[TensorRT-LLM][INFO] Allocate 69524783104 bytes for k/v cache. \n"
+        "[TensorRT-LLM][INFO] Using 132608 tokens in paged KV cache.\n"
+    )
+    assert (old.engine, old.counts["kv_tokens"]) == ("tensorrt-llm", 132608)
+    (figure,) = old.per_rank("available_kv")
+    assert figure.num_bytes == 132608 * 32 * 2 * 32 * 128 * 2  # Llama-2-7B in 16 bits
+    new = read_log(
+        "[TensorRT-LLM][INFO] Number of tokens per block: 32.\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 78.30 GiB for max tokens in paged KV "
+        "cache (3731744).\n"
+    )
+    assert gib(new, "available_kv") == [78.3] and new.counts["kv_tokens"] == 3731744
+
+
 # --- contradictions ---
 def test_figures_that_cannot_all_be_true_are_said_with_their_lines() -> None:
     text = (

@@ -29,6 +29,7 @@ def measured(model_type: str, raw: dict[str, Any]) -> dict[str, Any]:
     """The record of that file, measured now."""
     transformers = pytest.importorskip("transformers")
     from measure_types import measured as measure
+    from measure_types import speaking_part
 
     transformers.logging.set_verbosity_error()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -36,7 +37,7 @@ def measured(model_type: str, raw: dict[str, Any]) -> dict[str, Any]:
     values = {key: value for key, value in deepcopy(raw).items() if key != "model_type"}
     config = CONFIG_MAPPING[model_type](**values)
     if records()[model_type].get("whole_failed"):
-        config = config.get_text_config(decoder=True)
+        config = speaking_part(config)
     found: dict[str, Any] = measure(config)
     return found
 

@@ -28,6 +28,7 @@ from report_runs import (
     sliding,
 )
 
+from kvpipe.answers.plan_hints import plan_hints
 from kvpipe.cache.plan import EngineCapacity, Plan, SlotFacts
 from kvpipe.commands.run import Run, answer_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem
@@ -228,7 +229,8 @@ def test_a_cache_larger_than_the_device_is_overcommitted_not_negative() -> None:
 def advice_of(plan, **changes) -> list[Note]:  # type: ignore[no-untyped-def]
     memory = tuple(rank.available_bytes for rank in plan.ranks)
     profile = profile_of(memory, **changes)
-    return list(advice(plan, split_bytes(plan, profile)))
+    derived = advice(plan, split_bytes(plan, profile))
+    return [*derived, *plan_hints(plan, profile, max_num_seqs=1)]
 
 
 def test_a_plan_without_trouble_has_no_advice() -> None:
@@ -251,7 +253,7 @@ def test_a_window_that_holds_more_than_full_attention_is_made_plain() -> None:
     notes = advice_of(worse)
     assert any(
         "less than full attention would" in note.text
-        and note.knob == "lower scheduler.max_num_batched_tokens"
+        and note.proposals[0].changes == {"scheduler.max_num_batched_tokens": 4096}
         for note in notes
     )
     asked_for = replace(worse, requested_len=8160)
@@ -271,7 +273,7 @@ def test_a_peak_far_above_the_steady_state_is_a_warning() -> None:
 
 def test_a_plan_that_holds_no_request_is_said_to_in_the_first_lines() -> None:
     tight = plan_of(layers_of((full(), 32)), (GIB // 2,), length=8176)
-    assert "IT DOES NOT HOLD ONE REQUEST of max_model_len 8,176" in words_of(report_of(tight))[:300]
+    assert "DOES NOT FIT: no request of 8,176" in words_of(report_of(tight))[:300]
 
 
 def test_much_padding_is_a_warning_and_little_is_not() -> None:
@@ -325,8 +327,8 @@ def test_the_text_answers_in_the_order_of_need() -> None:
     lowered = replace(LLAMA, requested_len=131072)
     lines = text_of(report_of(lowered))
     wanted = [
-        "IT FITS: max_model_len 8,176 tokens, 512 blocks, 1.00 GiB",
-        "lowered from 131,072",
+        "IT FITS: 8,176 tokens",
+        "512 blocks, 1.00 GiB; max_model_len lowered from 131,072",
         "requests that fit",
         "longest request: 8,176 tokens",
         "a request costs 0 B + 128.0 KiB a token",

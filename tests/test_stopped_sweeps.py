@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import kvpipe.front.sweep as sweep
+import kvpipe.front.jobs_here as jobs_here
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
 from kvpipe.front.sweep_folder import in_a_shell, sweep_folder
@@ -31,15 +31,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def counted(monkeypatch: pytest.MonkeyPatch, kill_before: int, number: int) -> list[str]:
     """The jobs that start from now on; this process is sent a signal before one of them."""
     started: list[str] = []
-    job = sweep._job
+    job = jobs_here.run_one_here
 
-    def counting(config):
-        started.append(str(config.cache.block_size))
+    def counting(folder, words, at):
+        started.append(dict(word.split("=") for word in words)["cache.block_size"])
         if len(started) == kill_before:
             os.kill(os.getpid(), number)
-        return job(config)
+        return job(folder, words, at)
 
-    monkeypatch.setattr(sweep, "_job", counting)
+    monkeypatch.setattr(jobs_here, "run_one_here", counting)
     return started
 
 

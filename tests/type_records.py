@@ -48,10 +48,10 @@ def _one(cache: CacheGeometry, tokens: int) -> int:
     fields = cache.fields
     if cache.spec == "mamba":
         return sum(prod(state["shape"]) for state in fields["states"]) * FLOAT32
-    if cache.spec == "mla":
-        return tokens * _numbers(fields) * FLOAT32
     window = fields.get("sliding_window") or fields.get("attention_chunk_size")
     held = min(tokens, window - 1) if window else tokens
+    if cache.spec in ("mla", "sliding_mla"):
+        return held * _numbers(fields) * FLOAT32
     held = 0 if cache.spec == "encoder_only" else held
     widths = fields["head_size"] + fields.get("head_size_v", fields["head_size"])
     return int(held * fields["num_kv_heads"] * widths * FLOAT32)

@@ -5,8 +5,9 @@
 One entry a model_type that generates, and one for each part that generates inside another:
 `defaults` (field -> what the class supplies where a file leaves it out, nothing derived),
 `aliases` (standard name -> the class's own), `text` (the key of the part that generates and its
-type), `pattern` (the round of layer_types that the class repeats; null where it derives them by a
-rule of its own).
+type), `text_defaults` (what the whole's class gives that part where the file leaves it out),
+`pattern` (the round of layer_types that the class repeats; null where it derives them by a rule of
+its own).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ NOISE = ("dropout", "drop", "eps", "epsilon", "_range", "theta", "_token_id", "_
          "init_std", "_scale", "scaling", "coef", "_limit", "softcapping", "initializer", "_act",
          "activation", "temperature", "jitter", "pdrop", "use_cache", "label", "summary", "prob",
          "return_", "transformers_version", "_token_ids")  # fmt: skip
+SIZES = ("hidden_size", "num_hidden_layers")
 LONGEST = 16
 ENCODERS = ("longformer",)  # masked language models that are no generating type, but are read
 
@@ -61,6 +63,27 @@ def text_part(config: Any) -> tuple[str, Any] | None:
         if hasattr(inner, "get_text_config") and inner.get_text_config(decoder=True) is text:
             return key, inner
     return None
+
+
+def text_defaults(config_class: Any, key: str, inner: Any) -> dict[str, Any]:
+    """What the part has in a whole whose file says nothing of it but its type, and not alone."""
+    named = getattr(config_class, "sub_configs_defaults", {}).get(key)
+    given = getattr(named, "init_kwargs", None) or {}
+    try:
+        within = getattr(config_class(**{key: {"model_type": inner.model_type}}), key)
+        alone = type(inner)()
+    except Exception:
+        return {}
+    own = own_defaults(type(inner))
+    if all(getattr(within, name, None) == getattr(alone, name, None) for name in SIZES):
+        return {}  # it gives them only where the file has no such part
+    return {
+        name: value
+        for name, value in sorted(given.items())
+        if is_plain(value)
+        and not any(word in name for word in NOISE)
+        and getattr(within, name, None) == value != own.get(name)
+    }
 
 
 def every_nth(types: list[str], length: int) -> dict[str, Any] | None:
@@ -123,6 +146,8 @@ def main() -> None:
         if part := text_part(config):
             key, inner = part
             table[name]["text"] = [key, inner.model_type]
+            if own := text_defaults(config_class, key, inner):
+                table[name]["text_defaults"] = own
             todo.append((inner.model_type, type(inner)))
     OUT.write_text(
         json.dumps(dict(sorted(table.items())), separators=(",", ":"), indent=None).replace(

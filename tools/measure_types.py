@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.modeling_outputs import BaseModelOutputWithPooling, MoEModelOutput
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -100,8 +101,22 @@ LADDER: tuple[Mapping[str, Any], ...] = (
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
 DOTS3 = {
     "num_key_value_heads": 4,
+    "head_dim": 24,
     "shared_experts_intermediate_size": 32,
-    "pyramid_num_routed": [-1] + [4] * 7,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 4,
+    "swa_q_lora_rank": 40,
+    "swa_kv_lora_rank": 48,
+    "swa_head_dim": 24,
+    "swa_qk_nope_head_dim": 16,
+    "swa_v_head_dim": 20,
+    "sliding_window": 16,
+}
+LOOPS = {
+    "loop_layer_index_start": 2,
+    "loop_layer_index_end": 4,
+    "n_layers_per_attn_res_block": 2,
+    "sliding_window_size": 16,
 }
 OVERRIDES: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
@@ -178,6 +193,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "moonshine_streaming": {"num_key_value_heads": 4},
     "recurrent_gemma": {"attention_window_size": 16},
     "mllama": {"text_config": {"cross_attention_layers": [3]}},
+    "voxtral": {"text_config": {"num_key_value_heads": 2, "head_dim": 24}},
     "qwen2_5_omni": {"thinker_config": {"text_config": MROPE}},
     "qwen2_5_omni_thinker": {"text_config": MROPE},
     "step3p7": {"text_config": {"sliding_window": 16}},
@@ -197,7 +213,21 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "text_config": {"rope_parameters": {**MROPE["rope_parameters"], "mrope_section": [1, 1, 2]}}
     },
     "dots3_note_text": DOTS3,
-    "dots3_note": {"text_config": DOTS3},
+    "dots3_note": {
+        "text_config": DOTS3,
+        "vision_config": {"pyramid_num_routed": [-1] + [4] * 7},
+    },
+    "dia": {
+        "decoder_config": {
+            "cross_hidden_size": 64,
+            "cross_num_attention_heads": 4,
+            "cross_num_key_value_heads": 4,
+            "cross_head_dim": 16,
+        }
+    },
+    "dory": {"n_input_layers": 2, "n_output_layers": 2},
+    "inkling2_loop_text": LOOPS,
+    "xmod": {"default_language": "en_XX"},
     "glm5_next": {"text_config": {"num_key_value_heads": 4, "index_kpool": 4}},
     "hy_v4_vl": {
         "text_config": {
@@ -211,7 +241,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
     "granite_docling": {"vision_config": {"out_hidden_size": 64}},
     "inkling2": {"vision_config": {"text_hidden_size": 64}},
-    "inkling2_loop": {"vision_config": {"text_hidden_size": 64}},
+    "inkling2_loop": {"text_config": LOOPS, "vision_config": {"text_hidden_size": 64}},
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},
     "zamba2": {"layers_block_type": ["mamba", "mamba", "hybrid"] * 2 + ["mamba", "mamba"]},
     "bamba": {"attn_layer_indices": [2, 5]},
@@ -326,6 +356,8 @@ def model_class(config: Any) -> Any:
 def _class_of_its_module(config: Any) -> Any:
     """A part in no mapping: the class of its modeling file that takes a cache."""
     module = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
+    if config.model_type == "blip_text_model":  # its decoder is a file of its own
+        return importlib.import_module(f"{module.__name__}_text").BlipTextLMHeadModel
     found = [
         value
         for name, value in vars(module).items()
@@ -393,19 +425,24 @@ CACHES = ("cache", "past_key_values", "cache_params", "past_buckets_states", "me
 def run(model: Any, config: Any, tokens: int) -> tuple[int, int, list[list[int]]]:
     """Bytes of self and cross attention, and the shapes, after so many tokens.
 
-    The first of several ways to feed the model that its class takes."""
+    The first of several ways to feed the model that its class takes and that fills a cache."""
     first: Exception | None = None
+    cache = None
+    ran = False
     for given in ways_to_feed(model, config, tokens):
         try:
             with torch.no_grad():
                 out = model(use_cache=True, return_dict=True, **given)
-            break
         except Exception as error:
             first = first or error
-    else:
+            continue
+        ran = True
+        cache = given.get("cache") or next((out[n] for n in CACHES if out.get(n) is not None), None)
+        if is_filled(cache) or encodes(config):
+            break
+    if not ran:
         assert first is not None
         raise first
-    cache = given.get("cache") or next((out[n] for n in CACHES if out.get(n) is not None), None)
     if hasattr(cache, "cross_attention_cache"):
         cross_layers = cache.cross_attention_cache.layers
         assert cross_layers[0].keys.shape[-2] == (
@@ -420,6 +457,12 @@ def run(model: Any, config: Any, tokens: int) -> tuple[int, int, list[list[int]]
         [getattr(m, n) for m in model.modules() for n in names if hasattr(m, n)]
     )
     return own + in_modules, 0, shapes + more
+
+
+def is_filled(cache: Any) -> bool:
+    """Whether both sides are, of a cache with two."""
+    crossed = getattr(cache, "cross_attention_cache", None)
+    return cache is not None and (crossed is None or crossed.layers[0].keys is not None)
 
 
 def ways_to_feed(model: Any, config: Any, tokens: int) -> Iterator[dict[str, Any]]:
@@ -437,8 +480,11 @@ def ways_to_feed(model: Any, config: Any, tokens: int) -> Iterator[dict[str, Any
             yield {"input_ids": ids.expand(books, -1)}
             yield {"input_ids": ids[..., None].expand(-1, -1, books + 1)}
             yield {"input_ids": ids[..., None].expand(-1, -1, books)}
-        hidden = torch.zeros((1, ENCODED, config.hidden_size))
+        width = getattr(config, "hidden_size", SIZES["hidden_size"])
+        hidden = torch.zeros((1, ENCODED, width))
         yield {"input_ids": ids, "encoder_hidden_states": hidden}
+        yield {"input_ids": ids, "t_cond": torch.zeros((1, 1, width))}
+        yield {"input_ids": ids, "cache": transformers.DynamicCache(config=config)}
         return
     for decoder in decoder_inputs(config, ids):
         yield {"input_ids": source, **decoder}
@@ -451,9 +497,21 @@ def ways_to_feed(model: Any, config: Any, tokens: int) -> Iterator[dict[str, Any
         yield {"input_values": torch.zeros((1, 4000)), **decoder}
         for size in sizes_of_images(config):
             yield {"pixel_values": torch.zeros((1, 3, size, size)), **decoder}
+        for width in numbers_under(config, ("hidden_size", "d_model")):
+            states = torch.zeros((1, ENCODED, width))
+            for encoded in (
+                MoEModelOutput(last_hidden_state=states),
+                BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=states),
+            ):
+                yield {"encoder_outputs": encoded, **decoder}
 
 
 def decoder_inputs(config: Any, ids: Any) -> Iterator[dict[str, Any]]:
+    if config.model_type == "dia":  # [1, tokens] would be one token of all channels
+        yield {
+            "decoder_input_ids": ids[..., None].expand(-1, -1, config.decoder_config.num_channels)
+        }
+        return
     yield {"decoder_input_ids": ids}
     for books in numbers_under(config, ("num_codebooks", "num_channels")):
         yield {"decoder_input_ids": ids.expand(books, -1)}
@@ -531,6 +589,11 @@ def record(model_type: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     return first
 
 
+def speaking_part(config: Any) -> Any:
+    """The part that generates text: of Qwen2.5-Omni the thinker, not its talker."""
+    return getattr(config, "thinker_config", None) or config.get_text_config(decoder=True)
+
+
 def attempt(
     model_type: str, overrides: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -539,8 +602,8 @@ def attempt(
         config, sparse = tiny_config(model_type, overrides, changes)
         entry["sparse"] = {"model_type": model_type, **sparse}
         entry["full"] = json.loads(config.to_json_string(use_diff=False))
-        text = config.get_text_config(decoder=True)
-        entry["text_type"] = text.model_type
+        text = speaking_part(config)
+        entry["text_type"] = text.get_text_config(decoder=True).model_type
         try:
             entry |= measured(config)
         except Exception as error:

@@ -1,12 +1,13 @@
 """A finished run -> warnings about the model on this plan, each with the setting that changes it.
 
-What needs only the plan's own numbers is in report/derived_notes.py; these ask about the layers, or
-plan the same request once more with one setting changed.
+What needs only the plan's own numbers is in report/derived_notes.py and plan_hints.py; these ask
+about the layers, or plan the same request once more with one setting changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import gcd
 from typing import Any
 
@@ -82,10 +83,26 @@ def _group_size(result: Result) -> Iterator[Note]:
         f"groups of {ideal} would leave none, in {groups} groups instead of "
         f"{len(result.plan.groups)}"
     )
+    if is_draft and _is_whole_without(result, drafting):
+        text += "; planned without the draft, none is empty"
     changes = _without_draft(result) if is_draft else {_HYBRID: True}
     tried = [(changes, "no layer is padded", lambda plan: not plan.padding)]
-    otherwise = "without the draft, or with one with layers like the model's" if is_draft else ""
-    yield from _recommending(result.prepared, text, tried, otherwise)
+    yield from _recommending(result.prepared, text, tried)
+
+
+def _is_whole_without(result: Result, drafting: set[str]) -> bool:
+    """Whether the same layers but for the draft's fill their groups."""
+    resolved = result.prepared.resolved
+    ranks = tuple(
+        replace(rank, layers=tuple(each for each in rank.layers if each.name not in drafting))
+        for rank in resolved.ranks
+    )
+    alone = replace(result.prepared, resolved=replace(resolved, ranks=ranks))
+    try:
+        plan = plan_with(alone, result.profile.available_kv_bytes, compared=())
+    except KvpipeError:
+        return False
+    return not plan.padding
 
 
 def _without_draft(result: Result) -> dict[str, Any]:
@@ -97,11 +114,8 @@ def _without_draft(result: Result) -> dict[str, Any]:
 Tried = tuple[Mapping[str, Any], str, Callable[[Plan], bool]]
 
 
-def _recommending(
-    prepared: Prepared, text: str, tries: Iterable[Tried], otherwise: str = ""
-) -> Iterator[Note]:
-    """A warning, with those of the changes that were planned and keep their promise. otherwise:
-    what to change that no setting says."""
+def _recommending(prepared: Prepared, text: str, tries: Iterable[Tried]) -> Iterator[Note]:
+    """A warning, with those of the changes that were planned and keep their promise."""
     found = [
         way
         for changes, words, promise in tries
@@ -110,7 +124,7 @@ def _recommending(
     told = ", or ".join(f"{way}" + (f", {way.promise}" if way.promise else "") for way in found)
     yield Note(
         text=text,
-        knob=told or otherwise,
+        knob=told,
         is_warning=True,
         changes=tuple({**way.changes} for way in found),
     )
@@ -230,7 +244,7 @@ def _windows(result: Result, cap: Capacity) -> Iterator[Note]:
         yield Note(
             text=f"with the hybrid manager off, a request of {cap.request_len:,} tokens would hold "
             f"{size(other.steady_bytes)} in steady state instead of {size(cap.steady_bytes)}",
-            knob="leave cache.disable_hybrid_kv_cache_manager=false",
+            knob=_HYBRID,
         )
 
 

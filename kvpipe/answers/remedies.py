@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -16,11 +17,17 @@ from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
+from kvpipe.stages.profiling.base import MemoryProfile
 
 PLENTY = 2**50  # bytes
 MOST_NAMED = 3  # ways out that a message names
 HIGHEST_SHARE = 97  # hundredths of a card that may be advised; more leaves no room for the rest
 MOST_RANKS = 16
+
+
+def told(changes: Mapping[str, Any]) -> str:
+    """As it is written on a command line."""
+    return " ".join(f"{k}={'null' if v is None else v}" for k, v in changes.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +39,16 @@ class Advice:
     plan: Plan = field(repr=False)
 
     def __str__(self) -> str:
-        return " ".join(f"{key}={value}" for key, value in self.changes.items())
+        return told(self.changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A fresh plan of a request with some settings changed."""
+
+    prepared: Prepared
+    profile: MemoryProfile
+    plan: Plan
 
 
 Promise = Callable[[Plan], bool]
@@ -47,16 +63,21 @@ def advice(
     prepared: Prepared, changes: Mapping[str, Any], words: str, promise: Promise = fits
 ) -> Advice | None:
     """The change as advice, if a fresh plan with it keeps the promise; else None."""
+    trial = tried(prepared, changes)
+    if trial is None or not promise(trial.plan):
+        return None
+    return Advice(changes=dict(changes), promise=words, plan=trial.plan)
+
+
+def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
+    """The request with the changes, planned anew; None where it is refused, or holds nothing."""
     try:
         made = prepare(changed(prepared.raw, changes))
-        backend = make_backend(made.config, made.resolved.backend)
-        memory = profile_ranks(made, backend).available_kv_bytes
-        plan = plan_with(made, memory, compared=())
+        profile = profile_ranks(made, make_backend(made.config, made.resolved.backend))
+        plan = plan_with(made, profile.available_kv_bytes, compared=())
     except KvpipeError:
         return None
-    if not (fits(plan) and promise(plan)):
-        return None
-    return Advice(changes=dict(changes), promise=words, plan=plan)
+    return Trial(prepared=made, profile=profile, plan=plan) if fits(plan) else None
 
 
 def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,22 +91,30 @@ def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 def advised(prepared: Prepared, error: DoesNotFit) -> DoesNotFit:
     """The error with the changes that were planned and fit, as one more line."""
-    line, changes = ways_line(prepared)
+    promise = partial(_can_be_allocated, error.available_bytes)
+    line, changes = ways_line(prepared, promise if error.stage == "allocation" else fits)
     return error.with_advice(line, changes)
 
 
-def ways_line(prepared: Prepared) -> tuple[str, tuple[Mapping[str, Any], ...]]:
+def _can_be_allocated(free: tuple[int, ...], plan: Plan) -> bool:
+    """Whether the buffers of every rank that differs from the others fit in what is free here."""
+    return sum(size for size in {rank.config.size_bytes for rank in plan.ranks}) <= min(free)
+
+
+def ways_line(
+    prepared: Prepared, promise: Promise = fits
+) -> tuple[str, tuple[Mapping[str, Any], ...]]:
     """What fits, in words, and as changes."""
-    ways = list(ways_out(prepared))
-    told = "; ".join(f"{way} ({way.promise})" for way in ways)
-    line = f"planned, and fits: {told}" if ways else "no single change of settings makes it fit"
+    ways = list(ways_out(prepared, promise))
+    words = "; ".join(f"{way} ({way.promise})" for way in ways)
+    line = f"planned, and fits: {words}" if ways else "no single change of settings makes it fit"
     return line, tuple({**way.changes} for way in ways)
 
 
 def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
     """At most MOST_NAMED changes of one setting with which the request keeps the promise."""
     named = 0
-    for candidate in (_length, _longer, _share, _bytes, _batch, _requests, _ranks):
+    for candidate in CANDIDATES:
         if named < MOST_NAMED and (way := candidate(prepared, promise)) is not None:
             named += 1
             yield way
@@ -141,8 +170,9 @@ def _free_share(prepared: Prepared, at: Callable[[int], Advice | None]) -> Advic
 
 
 def _bytes(prepared: Prepared, promise: Promise) -> Advice | None:
-    """As many bytes as one request needs, where the user sets them."""
-    if prepared.config.cache.kv_cache_memory_bytes is None:
+    """As many bytes as one request needs, where the user sets them, or a budget does."""
+    key = _size_key(prepared)
+    if not key:
         return None
     ranks = len(prepared.resolved.ranks)
     try:
@@ -153,13 +183,28 @@ def _bytes(prepared: Prepared, promise: Promise) -> Advice | None:
         return None
     width = max(rank.config.bytes_per_block for rank in rich.ranks)
     peak = sum(demand.peak_blocks for demand in rich.capacity.demands)
-    key = "cache.kv_cache_memory_bytes"
     for blocks in (peak + 1, ceil(1.02 * peak) + 2):  # the null block; what old releases keep back
         if found := advice(
             prepared, {key: blocks * width}, "one request of the full length", promise
         ):
             return found
     return None
+
+
+def _size_key(prepared: Prepared) -> str:
+    """The setting that gives the cache so many bytes ("": a device does)."""
+    if prepared.config.cache.kv_cache_memory_bytes is not None:
+        return "cache.kv_cache_memory_bytes"
+    plugin, device = prepared.config.plugins["profiling"].name, prepared.resolved.device.type
+    return "profiling.budget_bytes" if (plugin, device) == ("auto", "cpu") else ""
+
+
+def _override(prepared: Prepared, promise: Promise) -> Advice | None:
+    """As many blocks as the memory holds, where the user said another number."""
+    if prepared.config.cache.num_gpu_blocks_override is None:
+        return None
+    change = {"cache.num_gpu_blocks_override": None}
+    return advice(prepared, change, "as many blocks as the memory holds", promise)
 
 
 def _batch(prepared: Prepared, promise: Promise) -> Advice | None:
@@ -193,6 +238,9 @@ def _ranks(prepared: Prepared, promise: Promise) -> Advice | None:
         if found := advice(prepared, {key: tp}, f"{tp} ranks", promise):
             return found
     return None
+
+
+CANDIDATES = (_length, _longer, _share, _bytes, _override, _batch, _requests, _ranks)
 
 
 def _smallest(low: int, high: int, at: Callable[[int], Advice | None]) -> Advice | None:

@@ -110,9 +110,10 @@ class CupyBackend(KernelBackend):
             free = self.memory_info().free_bytes
             raise DoesNotFit(
                 f"allocation: {num_bytes:,} bytes asked for, {free:,} free on the GPU; "
-                "lower cache.kv_cache_memory_bytes",
+                "backend=meta plans without memory",
                 needed_bytes=(num_bytes,),
                 available_bytes=(free,),
+                stage="allocation",
             ) from error
 
     def to_host(self, packed: Any) -> Any:

@@ -304,10 +304,11 @@ class TorchBackend(Backend):
 
 def _refused(num_bytes: int, free_bytes: int) -> DoesNotFit:
     return DoesNotFit(
-        f"allocation: {num_bytes:,} bytes asked for, {free_bytes:,} free; "
-        "lower cache.kv_cache_memory_bytes",
+        f"allocation: {num_bytes:,} bytes asked for, {free_bytes:,} free; backend=meta plans "
+        "without memory",
         needed_bytes=(num_bytes,),
         available_bytes=(free_bytes,),
+        stage="allocation",
     )
 
 

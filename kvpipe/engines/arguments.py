@@ -12,16 +12,19 @@ from kvpipe.engines.versions import Version, parse_version
 from kvpipe.errors import Problem
 
 OLDEST_BFLOAT16 = (8, 0)  # compute capability
+OLDEST_FP8 = (8, 9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What the checks ask about. dtype: as the user set it ("auto": the release chooses)."""
+    """What the checks ask about. dtype: as the user set it ("auto": the release chooses).
+    latent_dtype: of the rows that latent layers store ("" none does)."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
     dtype: str
     compute_capability: tuple[int, int] | None
+    latent_dtype: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,44 @@ def _bfloat16(asked: Arguments, version: str) -> Problem | None:
     )
 
 
+def _no_latent_fp8(asked: Arguments, version: str) -> Problem | None:
+    if not asked.latent_dtype.startswith("fp8_e"):
+        return None
+    return Problem(
+        "cache.cache_dtype",
+        f"16 bits: vLLM {version} has no kernel that reads latent rows of 8 bits",
+        asked.latent_dtype,
+        "set cache.cache_dtype=auto, or engine.version=0.10.2 or later",
+    )
+
+
+def _latent_fp8_by_flash_mla(asked: Arguments, version: str) -> Problem | None:
+    capability = asked.compute_capability
+    if capability is None or capability[0] in (9, 10):
+        return None
+    return _latent_fp8_kernel(asked, version, "9 and 10")
+
+
+def _latent_fp8_since_ada(asked: Arguments, version: str) -> Problem | None:
+    capability = asked.compute_capability
+    if capability is None or capability >= OLDEST_FP8:
+        return None
+    return _latent_fp8_kernel(asked, version, "8.9 and later")
+
+
+def _latent_fp8_kernel(asked: Arguments, version: str, where: str) -> Problem | None:
+    capability = asked.compute_capability
+    if capability is None or not asked.latent_dtype.startswith("fp8_e"):
+        return None
+    return Problem(
+        "cache.cache_dtype",
+        f"16 bits on a device of compute capability {capability[0]}.{capability[1]} (the kernels "
+        f"of vLLM {version} that read latent rows of 8 bits are for {where})",
+        asked.latent_dtype,
+        "set cache.cache_dtype=auto",
+    )
+
+
 CHECKS: tuple[ArgumentCheck, ...] = (
     ArgumentCheck(
         problem=_requests,
@@ -70,6 +111,25 @@ CHECKS: tuple[ArgumentCheck, ...] = (
     ArgumentCheck(
         problem=_bfloat16,
         source="the platform check of a dtype that is asked for; auto falls back to float16",
+    ),
+    ArgumentCheck(
+        problem=_no_latent_fp8,
+        source="FlashMLA reads 8 bits since vLLM's pull request 22668 (August 2025); before it all "
+        "MLA backends refuse (issue 18888)",
+        until=(0, 10, 2),
+    ),
+    ArgumentCheck(
+        problem=_latent_fp8_by_flash_mla,
+        source="FlashMLA (Hopper) and the kernels of Blackwell's servers (pull request 24705); the "
+        "Triton backend, all that other devices have, refuses (issue 35577, February 2026)",
+        since=(0, 10, 2),
+        until=(0, 17, 0),
+    ),
+    ArgumentCheck(
+        problem=_latent_fp8_since_ada,
+        source="the Triton backend reads 8 bits since pull request 34597; below 8.9 they are "
+        "refused (issue 52202, August 2026)",
+        since=(0, 17, 0),
     ),
 )
 

@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import BinaryIO
+from typing import IO
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.named import named
@@ -30,17 +31,30 @@ def kept_standard_input(path: str) -> Iterator[str]:
     kind = kind_of(os.fstat(sys.stdin.fileno()).st_mode)
     if kind == "a device":
         raise _refused(kind)
+    with _kept(sys.stdin.buffer) as name:
+        yield name
+
+
+@contextmanager
+def kept_text(text: str) -> Iterator[str]:
+    """A temporary file with this text."""
+    with _kept(BytesIO(text.encode(errors="replace"))) as name:
+        yield name
+
+
+@contextmanager
+def _kept(content: IO[bytes]) -> Iterator[str]:
     with NamedTemporaryFile(prefix="kvpipe-", suffix=".log", delete=False) as kept:
         try:
             with named(kept.name):
-                _copy(sys.stdin.buffer, kept)  # type: ignore[arg-type]
+                _copy(content, kept)
                 kept.close()
             yield kept.name
         finally:
             Path(kept.name).unlink(missing_ok=True)
 
 
-def _copy(source: BinaryIO, to: BinaryIO) -> None:
+def _copy(source: IO[bytes], to: IO[bytes]) -> None:
     size = 0
     while block := source.read(_BLOCK):
         size += len(block)

@@ -15,7 +15,9 @@ from kvpipe.logs.text import Text
 
 # What only looks like a number is caught, too: it is refused with its line.
 SIZE = re.compile(r"(-?[\d.]{1,110}) ?(?:GiB|GB)")  # powers of two, whichever way they are written
+FREE = re.compile(r"(-?[\d.]{1,110})(?: ?GiB)?/")  # "9.87/22.05 GiB"
 SIZE_BEFORE = re.compile(r"(-?[\d.]{1,110}) ?(?:GiB|GB)$")
+SIZE_OF = re.compile(r"(-?[\d.]{1,60})/(-?[\d.]{1,60})\) GiB for KV cache")
 SIZE_MIB = re.compile(r" {0,12}(-?[\d.]{1,100}) ?MiB")
 BYTES = re.compile(r"(\d{1,120})")
 COUNT = re.compile(r"([\d,]{1,120})")
@@ -97,9 +99,11 @@ def size_mib(words: str, name: str, within: str = "") -> Phrase:
     )
 
 
-def count(words: str, name: str, within: str = "", lone: bool = False) -> Phrase:
+def count(words: str, name: str, within: str = "", lone: bool = False, rare: str = "") -> Phrase:
     """ "GPU KV cache size: 122,080 tokens"."""
-    return Phrase(words=words, names=(name,), kind="count", pattern=COUNT, within=within, lone=lone)
+    return Phrase(
+        words=words, names=(name,), kind="count", pattern=COUNT, within=within, lone=lone, rare=rare
+    )
 
 
 def ratio(words: str, name: str, within: str = "") -> Phrase:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from errno import EFBIG
 from pathlib import Path
@@ -43,6 +43,11 @@ class ConfigFile:
     @property
     def is_nested(self) -> bool:
         return self.text is not self.raw
+
+    @property
+    def wholes(self) -> tuple[Mapping[str, Any], ...]:
+        """What stands around the text part, the outermost first."""
+        return tuple(_parts(self.raw))[:-1]
 
     @property
     def dtype(self) -> str | None:
@@ -176,10 +181,16 @@ def reason(error: Exception) -> str:
 
 def _text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The innermost text part; models of one part are their own."""
+    return list(_parts(raw))[-1]
+
+
+def _parts(raw: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The file, the part of it that holds the text, and so on inwards."""
+    yield raw
     part = raw
     while inner := next((part[k] for k in _text_keys(part) if isinstance(part.get(k), dict)), None):
+        yield inner
         part = inner
-    return part
 
 
 def _text_keys(part: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from kvpipe.models.config_file import ConfigFile, config_file
 from kvpipe.models.families import families
 from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
-from kvpipe.models.families.classes import class_facts, has_parts
+from kvpipe.models.families.classes import class_facts, facts_of, has_parts
+from kvpipe.models.families.refused import REASONS
 from kvpipe.models.kv_dtype import declared_kv_dtype
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
 from kvpipe.specs.base import DTYPE_BYTES
@@ -22,6 +23,8 @@ from kvpipe.specs.base import DTYPE_BYTES
 def family_of(file: ConfigFile) -> Family:
     """The row of the file's type, or one by standard keys; ConfigError where neither reads it."""
     table, name = families(), file.model_type
+    if file.raw.get("model_type") in _REFUSED:
+        raise _unknown_type(file)
     if name in table:
         return table[name]
     if name in class_facts() or not file.text.get(
@@ -34,23 +37,39 @@ def family_of(file: ConfigFile) -> Family:
         raise ConfigError([*_unknown_type(file).problems, *error.problems]) from error
 
 
-def _with_tie_of_whole(file: ConfigFile) -> Mapping[str, Any]:
-    """Of a file of parts, the whole says whether the head is the embedding, where it says so."""
-    key = "tie_word_embeddings"
-    return {**file.text, key: file.raw[key]} if file.is_nested and key in file.raw else file.text
+def _with_keys_of_whole(file: ConfigFile) -> Mapping[str, Any]:
+    """Of a file of parts, the whole says whether the head is the embedding, where it says so, and
+    what its decoder may see of images; its class may say what the text part leaves out."""
+    given: dict[str, Any] = {}
+    said: dict[str, Any] = {}
+    for whole in file.wholes:
+        name = whole.get("model_type")
+        given |= facts_of(name).text_defaults if isinstance(name, str) else {}
+        said |= {key: whole[key] for key in _OF_WHOLE if key in whole}
+    return {**given, **file.text, **said}
+
+
+_REFUSED = tuple(REASONS)
+_OF_WHOLE = ("tie_word_embeddings", "vision_config")
+_BY_HAND = "write its geometry into a file of conf/model instead"
 
 
 def _unknown_type(file: ConfigFile) -> ConfigError:
     got = f"'{file.model_type}'" if file.text.get("model_type") else "none"
+    expected = "a model_type that kvpipe reads"
+    whole = str(file.raw.get("model_type"))
+    if reason := REASONS.get(file.model_type) or REASONS.get(whole):
+        got = got if file.model_type in REASONS else f"'{whole}'"
+        return unreadable("model_type", expected, f"{got}: {reason}", _BY_HAND)
     knob = f"{PROBE_HINT}; {did_you_mean(file.model_type, families())}"
-    return unreadable("model_type", "a model_type that kvpipe reads", got, knob)
+    return unreadable("model_type", expected, got, knob)
 
 
 def read_geometry(file: ConfigFile) -> ModelGeometry:
     """The geometry of a file of a known family, or of one whose keys say all."""
     family = family_of(file)
     by_keys = file.model_type not in families()
-    config = family.config(_with_tie_of_whole(file))
+    config = family.config(_with_keys_of_whole(file))
     _check_values(config, family)
     caches = tuple(family.caches(config))
     _check_generates(file, caches)
@@ -180,4 +199,4 @@ def read_weights_of(config: Mapping[str, Any], name: str) -> list[Weight]:
     """Every tensor of the model that such a config.json describes; none where only headers say."""
     file = config_file(config, name)
     family = family_of(file)
-    return family.weights(family.config(_with_tie_of_whole(file))) if family.weights else []
+    return family.weights(family.config(_with_keys_of_whole(file))) if family.weights else []

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvpipe.answers.advice import advise
+from kvpipe.answers.hints import stage_notes
 from kvpipe.answers.serve_line import line_of
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
 from kvpipe.report.run_input import Headline, ReportInput
+from kvpipe.request.want import requests_asked
 from kvpipe.specs.base import cdiv
 from kvpipe.stages.binding.base import VerifyReport
 
@@ -32,7 +34,11 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         profile=result.profile,
         accounts=split_bytes(plan, result.profile, resolved.max_num_seqs, replicas_of(resolved)),
         verify=_proof([bound.verify for bound in result.bound]),
-        notes=(*resolved.notes, *result.profile.notes, *_notes(result), *advise(result)),
+        notes=(
+            *stage_notes(result.prepared, result.profile, plan),
+            *_notes(result),
+            *advise(result),
+        ),
         timings=result.timings,
         address_map={"ranks": [where.to_json() for where in result.addresses]},
         config=result.prepared.raw,
@@ -42,14 +48,8 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         serve=line_of(result),
         max_num_seqs=resolved.max_num_seqs,
         weights_left_out=_weights_left_out(result),
-        requests_asked=_requests_asked(result),
+        requests_asked=requests_asked(result.prepared.config.want),
     )
-
-
-def _requests_asked(result: Result) -> int:
-    """want.requests, where it is a number: `kvpipe find` checks that section, which it owns."""
-    asked = result.prepared.config.want.get("requests")
-    return asked if isinstance(asked, int) and asked > 0 else 1
 
 
 def _weights_left_out(result: Result) -> int:

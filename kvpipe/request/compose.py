@@ -244,7 +244,10 @@ def _wrong_choice(item: Override) -> Problem | None:
     if item.is_delete() or choice in options:
         return None
     return Problem(
-        group, "a choice of this group", f"'{choice}'", did_you_mean(str(choice), options)
+        group,
+        "a choice of this group",
+        f"'{choice}'",
+        f"{did_you_mean(str(choice), options)}; `kvpipe --help {group}` lists them",
     )
 
 

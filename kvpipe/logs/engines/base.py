@@ -13,12 +13,15 @@ from kvpipe.logs.phrases import Phrase
 class LoggedEngine:
     """phrases: what its lines say. starts: words of the lines that a start begins with. settings:
     name of a figure -> (kvpipe's key, its value of what was printed; None: that says nothing).
-    pools: names of sizes that are arrays of the cache; those of one rank add up. errors: words of
-    the lines that tell why it ended."""
+    pools: names of sizes that are arrays of the cache; those of one rank add up. sums: of other
+    sizes that add up, a line a device. errors: words of the lines that tell why it ended. echoes:
+    of those among them that only point at another."""
 
     name: str
     phrases: tuple[Phrase, ...]
     starts: tuple[str, ...] = ()
     settings: Mapping[str, tuple[str, Callable[[Any], Any]]] = field(default_factory=dict)
     pools: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    echoes: tuple[str, ...] = ()

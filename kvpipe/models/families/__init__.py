@@ -18,7 +18,17 @@ from kvpipe.models.families.classes import facts_of
 from kvpipe.registry import load_entry_point
 
 GROUP = "kvpipe.families"
-_NOT_FAMILIES = {"__init__", "base", "blocks", "by_keys", "caches", "classes", "weights"}
+_NOT_FAMILIES = {
+    "__init__",
+    "base",
+    "blocks",
+    "by_keys",
+    "caches",
+    "classes",
+    "linear_weights",
+    "refused",
+    "weights",
+}
 
 
 @cache

@@ -18,7 +18,8 @@ from typing import Any
 class ClassFacts:
     """One model_type. defaults: field -> value. aliases: standard name -> the class's own name.
 
-    text: key and model_type of the part that generates, where that is a part. pattern: the round
+    text: key and model_type of the part that generates, where that is a part; text_defaults: what
+    the class of the whole gives it, where the file leaves it out. pattern: the round
     of layer_types that the class repeats where the file lists none (empty: it derives none; None:
     it derives them by a rule that its family must know).
     """
@@ -26,6 +27,7 @@ class ClassFacts:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     text: tuple[str, str] | None = None
+    text_defaults: Mapping[str, Any] = field(default_factory=dict)
     pattern: tuple[str, ...] | None = ()
 
 
@@ -38,6 +40,7 @@ def class_facts() -> dict[str, ClassFacts]:
             defaults=entry["defaults"],
             aliases=entry.get("aliases", {}),
             text=tuple(entry["text"]) if "text" in entry else None,
+            text_defaults=entry.get("text_defaults", {}),
             pattern=None if (round_ := entry.get("pattern", ())) is None else tuple(round_),
         )
         for name, entry in table.items()

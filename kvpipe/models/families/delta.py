@@ -24,6 +24,7 @@ from kvpipe.models.families.deepseek import (
     latent_cache,
 )
 from kvpipe.models.families.lfm2 import lfm2_caches
+from kvpipe.models.families.linear_weights import kimi_block, minimax_block
 from kvpipe.models.families.qwen3_next import (
     delta_net,
     gated_attention,
@@ -139,6 +140,12 @@ def kimi_linear_caches(config: Config) -> list[CacheGeometry]:
     return mixed_caches(kimi_config(config), kda_state, latent_cache)
 
 
+def kimi_linear_weights(config: Config) -> list[Weight]:
+    config = kimi_config(config)
+    types = types_of(config)
+    return decoder(config, lambda own, i: kimi_block(own, i, is_full=types[i] == FULL))
+
+
 def bailing_caches(config: Config) -> list[CacheGeometry]:
     """head_dim is the linear heads' until the class makes it the rope's."""
     every = config.count("layer_group_size", 6)
@@ -158,14 +165,23 @@ def lightning_state(config: Config, layer: int) -> CacheGeometry:
     return state_cache(layer, "self_attn", "linear_attention", shapes)
 
 
-def minimax_caches(config: Config) -> list[CacheGeometry]:
+def minimax_config(config: Config) -> Config:
     """Published files say 1 for full and 0 for linear."""
     listed = config.numbers("attn_type_list")
     if listed is not None and config.words("layer_types") is None:
         if len(listed) != config.num_layers or not set(listed) <= {0, 1}:
             raise unreadable("attn_type_list", f"{config.num_layers} of 0 and 1", listed)
-        config = config.having(layer_types=[FULL if kind else LINEAR for kind in listed])
-    return mixed_caches(config, lightning_state)
+        return config.having(layer_types=[FULL if kind else LINEAR for kind in listed])
+    return config
+
+
+def minimax_caches(config: Config) -> list[CacheGeometry]:
+    return mixed_caches(minimax_config(config), lightning_state)
+
+
+def minimax_weights(config: Config) -> list[Weight]:
+    types = types_of(minimax_config(config))
+    return decoder(config, lambda own, i: minimax_block(own, i, is_full=types[i] == FULL))
 
 
 # --- convolutions --------------------------------------------------------------------------------
@@ -260,9 +276,11 @@ FAMILIES = {
     ),
     "olmo_hybrid": Family(caches=olmo_hybrid_caches),
     "lara_mini": Family(caches=partial(mixed_caches, state=delta_state)),
-    "kimi_linear": Family(caches=kimi_linear_caches, ssm_dtype="float32"),
+    "kimi_linear": Family(
+        caches=kimi_linear_caches, weights=kimi_linear_weights, ssm_dtype="float32"
+    ),
     "bailing_hybrid": Family(caches=bailing_caches, ssm_dtype="float32"),
-    "minimax": Family(caches=minimax_caches),
+    "minimax": Family(caches=minimax_caches, weights=minimax_weights),
     "lfm2_moe": Family(caches=lfm2_moe_caches),
     "lfm3": Family(caches=lfm3_caches),
     "inkling_text": inkling,

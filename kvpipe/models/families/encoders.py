@@ -96,14 +96,19 @@ def shared_embedding(config: Config) -> list[Weight]:
     return [table] if config.flag("tie_word_embeddings") else [table, own_head]
 
 
-def bart_weights(config: Config) -> list[Weight]:
-    """Position tables with two unused rows, and a norm after each embedding."""
-    width, rows = config.count("d_model"), config.count("max_position_embeddings") + 2
+def bart_weights(
+    config: Config, *, more_rows: int | None = 2, first_norm: bool = True, last_norm: bool = False
+) -> list[Weight]:
+    """more_rows: unused ones of the position tables (None: positions are computed). first_norm:
+    after each embedding; last_norm: after each side's last layer."""
+    width, sides = config.count("d_model"), ("encoder", "decoder")
+    rows = config.count("max_position_embeddings") + (more_rows or 0)
+    tables = [] if more_rows is None else [(f"{side}.embed_positions", rows) for side in sides]
+    kinds = ("layernorm_embedding",) * first_norm + ("layer_norm",) * last_norm
     return [
         *shared_embedding(config),
-        *(vector(f"{side}.embed_positions", rows, width) for side in ("encoder", "decoder")),
-        *norm("encoder.layernorm_embedding", width, bias=True),
-        *norm("decoder.layernorm_embedding", width, bias=True),
+        *(vector(name, rows, width) for name, rows in tables),
+        *(w for kind in kinds for side in sides for w in norm(f"{side}.{kind}", width, bias=True)),
         *bart_stack(config, "encoder", k_bias=True),
         *bart_stack(config, "decoder", k_bias=True),
     ]
@@ -149,9 +154,9 @@ def t5_layer(config: Config, layer: int, side: str) -> list[Weight]:
     ]
 
 
-def t5_weights(config: Config) -> list[Weight]:
-    """Relative position biases in the first layer of each side. The class ties the head, whatever
-    the file says."""
+def t5_weights(config: Config, *, biases_everywhere: bool = False) -> list[Weight]:
+    """Relative position biases in the first layer of each side, or in every one. The class ties the
+    head, whatever the file says."""
     counts = {
         "encoder": config.layers("num_layers"),
         "decoder": t5_decoder_layers(config),
@@ -163,7 +168,10 @@ def t5_weights(config: Config) -> list[Weight]:
             weight
             for side, layers in counts.items()
             for weight in (
-                vector(f"{side}.relative_attention_bias", buckets, heads, layer=0),
+                *(
+                    vector(f"{side}.relative_attention_bias", buckets, heads, layer=i)
+                    for i in range(layers if biases_everywhere else 1)
+                ),
                 *(w for layer in range(layers) for w in t5_layer(config, layer, side)),
                 *norm(f"{side}.final_layer_norm", config.count("d_model")),
             )

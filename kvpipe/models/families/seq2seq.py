@@ -1,4 +1,5 @@
-"""Decoders that attend to an encoder's output: BART's descendants, T5's, and speech models.
+"""Decoders that attend to an encoder's output: BART's descendants, T5's, speech models, Llama 3.2
+Vision.
 
 Rows over `encoders`: which keys say the decoder's layers, heads and head size, and how many tokens
 an encoder gives at most. Self attention may follow layer_types (T5Gemma).
@@ -6,12 +7,22 @@ an encoder gives at most. Self attention may follow layer_types (T5Gemma).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family
 from kvpipe.models.families.caches import attention_caches, standard_caches
-from kvpipe.models.families.encoders import T5_NAMES, bart_caches, t5_caches, t5_decoder_layers
+from kvpipe.models.families.encoders import (
+    T5_NAMES,
+    bart_caches,
+    bart_weights,
+    t5_caches,
+    t5_decoder_layers,
+    t5_weights,
+)
 
 
 def crossed(own: list[CacheGeometry], heads: int, head_size: int) -> list[CacheGeometry]:
@@ -57,9 +68,20 @@ def bart_layers(config: Config) -> int:
 
 
 positions = ("max_source_positions", "max_encoder_position_embeddings", "max_position_embeddings")
-_BARTS = """
-bigbird_pegasus blenderbot blenderbot-small fsmt m2m_100 marian mbart mvp nllb-moe pegasus
-pegasus_x plbart pp_formulanet_text seamless_m4t seamless_m4t_v2 florence2_text
+# Position tables and norms, where they differ from BART's.
+_BARTS: Mapping[str, Mapping[str, Any]] = {
+    "blenderbot": {"more_rows": 0, "first_norm": False, "last_norm": True},
+    "blenderbot-small": {"more_rows": 0},
+    "m2m_100": {"more_rows": None, "first_norm": False, "last_norm": True},
+    "marian": {"more_rows": 0, "first_norm": False},
+    "mbart": {"last_norm": True},
+    "mvp": {},
+    "pegasus": {"more_rows": 0, "first_norm": False, "last_norm": True},
+    "plbart": {},
+}
+_BARTS_NOT_COUNTED = """
+bigbird_pegasus fsmt nllb-moe pegasus_x pp_formulanet_text seamless_m4t seamless_m4t_v2
+florence2_text
 """
 bart = Family(
     caches=bart_caches,
@@ -90,19 +112,47 @@ def dia_caches(config: Config) -> list[CacheGeometry]:
     return crossed(standard_caches(config), heads, config.count("cross_head_dim"))
 
 
+# --- images ---------------------------------------------------------------------------------------
+def image_patches(config: Config) -> int:
+    """Of one image, and the class token: BLIP's vision class has 384 and 16."""
+    vision = config.section("vision_config")
+    return (vision.count("image_size", 384) // vision.count("patch_size", 16)) ** 2 + 1
+
+
+# --- Llama 3.2 Vision ----------------------------------------------------------------------------
+def mllama_caches(config: Config) -> list[CacheGeometry]:
+    """Some layers attend to the images alone, the others to the text."""
+    crossing = config.numbers("cross_attention_layers")
+    crossing = [3, 8, 13, 18, 23, 28, 33, 38] if crossing is None else crossing
+    return [
+        replace(cache, name=f"model.layers.{cache.layer}.cross_attn.attn", spec="cross")
+        if cache.layer in crossing
+        else cache
+        for cache in attention_caches(config)
+    ]
+
+
+def mllama_image_tokens(config: Config) -> int:
+    """Of one image in all its tiles; 448 x 448, 14 and 4 are its class's own sizes."""
+    vision = config.section("vision_config")
+    patches = vision.count("image_size", 448) // vision.count("patch_size", 14)
+    return vision.count("max_num_tiles", 4) * (patches**2 + 1)
+
+
 plain = Family(caches=all_heads_crossed, encoder_tokens=longest_source(*positions))
 grouped = Family(caches=standard_crossed, encoder_tokens=longest_source(*positions))
 
 FAMILIES = {
+    "blip_text_model": Family(caches=all_heads_crossed, encoder_tokens=image_patches),
     "canary_decoder": grouped,
     "cohere_asr": grouped,
     "dia_decoder": Family(caches=dia_caches, encoder_tokens=longest_source(*positions)),
+    "mllama_text_model": Family(caches=mllama_caches, encoder_tokens=mllama_image_tokens),
     "moonshine": grouped,
     "moonshine_streaming": grouped,
     "musicgen_decoder": plain,
     "t5_gemma_module": grouped,
     "t5gemma2_decoder": grouped,
-    "musicgen_melody_decoder": Family(caches=attention_caches),
     "trocr": Family(caches=decoder_standard, num_layers=bart_layers),
     "prophetnet": Family(
         caches=prophet_caches,
@@ -130,6 +180,9 @@ FAMILIES = {
         aliases={"max_position_embeddings": "max_decoder_position_embeddings"},
         encoder_tokens=longest_source(*positions),
     ),
-    **{name: bart for name in _BARTS.split()},
-    **{name: t5 for name in ["longt5", "mt5", "umt5", "switch_transformers", "udop", "pop2piano"]},
+    **{name: replace(bart, weights=partial(bart_weights, **how)) for name, how in _BARTS.items()},
+    **{name: bart for name in _BARTS_NOT_COUNTED.split()},
+    **{name: replace(t5, weights=t5_weights) for name in ("longt5", "mt5")},
+    "umt5": replace(t5, weights=partial(t5_weights, biases_everywhere=True)),
+    **{name: t5 for name in ("switch_transformers", "udop", "pop2piano")},
 }

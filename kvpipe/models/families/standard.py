@@ -30,6 +30,12 @@ GRANITE_MOE = Block(
 HUNYUAN = Block(bias="attention_bias", qk_norm="head")
 
 BLOCKS: Mapping[str, Block] = {
+    "afmoe": Block(
+        qk_norm="head",
+        gate="whole",
+        norms=4,
+        experts=Experts(first="num_dense_layers", shared="num_shared_experts", bias=1),
+    ),
     "apertus": Block(bias="attention_bias", qk_norm="head", gated=False, scalars=2),
     "apertus1p5_text": Block(bias="attention_bias", qk_norm="head", gated=False, scalars=2),
     "arcee": Block(bias="attention_bias", gated=False, mlp_bias="mlp_bias"),
@@ -101,6 +107,11 @@ BLOCKS: Mapping[str, Block] = {
     "granitemoeshared": GRANITE_MOE,
     "helium": LLAMA,
     "hunyuan_v1_dense": HUNYUAN,
+    "hunyuan_v1_moe": Block(
+        bias="attention_bias",
+        qk_norm="head",
+        experts=Experts(width="intermediate_size", shared_width="intermediate_size"),
+    ),
     "hunyuan_vl_text": HUNYUAN,
     "hy_v3": Block(
         bias="attention_bias",
@@ -190,6 +201,7 @@ NORMED: Mapping[str, Block] = {
         norm_bias=True,
         experts=Experts(number="num_local_experts", width="intermediate_size"),
     ),
+    "nemotron": Block(bias="attention_bias", norm_bias=True, gated=False, mlp_bias="mlp_bias"),
     "stablelm": Block(bias="use_qkv_bias", o_bias="no", norm_bias=True),
 }  # fmt: skip
 # Norms without weights.
@@ -198,9 +210,9 @@ UNWEIGHTED: Mapping[str, Block] = {
     "olmo": Block(bias="attention_bias", norms=0),
 }
 _NOT_COUNTED = """
-afmoe biogpt blip_text_model chameleon codegen csm ctrl doge ernie4_5_vl_moe_text evolla git gpt-sw3
-gpt_neox_japanese higgs_audio_v2 hunyuan_v1_moe kosmos_2_5_text_model kosmos_2_text_model
-kyutai_speech_to_text moshi molmo2_text nemotron phi4_multimodal voxtral_realtime_text xglm
+biogpt chameleon codegen csm ctrl doge ernie4_5_vl_moe_text evolla git gpt-sw3
+gpt_neox_japanese higgs_audio_v2 kosmos_2_5_text_model kosmos_2_text_model
+kyutai_speech_to_text moshi molmo2_text phi4_multimodal voxtral_realtime_text xglm
 """
 
 

@@ -57,7 +57,8 @@ class TraceOptions(Section):
 
     max_requests: the first of them (null: all). arrivals: trace (at their times, divided by
     arrival_rate_scale) or at_once. A step takes step_seconds plus its new tokens divided by
-    prefill_tokens_per_second: nominal figures, which set how long requests stay together.
+    prefill_tokens_per_second; auto, both: what the model and the card allow at best, divided by
+    efficiency (20 ms and 20,000 tokens a second where no bandwidth of the card is known).
     acceptance_rate: chance of a drafted token (scheduler.num_speculative_tokens a step) to be
     accepted where those before it are.
     """
@@ -66,8 +67,9 @@ class TraceOptions(Section):
     max_requests: Count | None
     arrivals: Literal["trace", "at_once"]
     arrival_rate_scale: Rate
-    step_seconds: Rate
-    prefill_tokens_per_second: Rate
+    step_seconds: Rate | Literal["auto"]
+    prefill_tokens_per_second: Rate | Literal["auto"]
+    efficiency: Annotated[float, Field(ge=1e-3, le=1)] = 1.0  # files of third parties lack it
     acceptance_rate: Annotated[float, Field(ge=0, le=1)]
 
 

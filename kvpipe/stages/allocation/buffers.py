@@ -45,10 +45,10 @@ def _check_free(num_bytes: int, backend: Backend) -> None:
     if num_bytes > free:
         raise DoesNotFit(
             f"allocation: the cache takes {num_bytes:,} bytes, {free:,} are free on "
-            f"{backend.describe()['device']}; lower cache.kv_cache_memory_bytes, "
-            "or plan only with backend=meta",
+            f"{backend.describe()['device']}; backend=meta plans without memory",
             needed_bytes=(num_bytes,),
             available_bytes=(free,),
+            stage="allocation",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvpipe.cache.plan import Capacity
-from kvpipe.notes import Note
+from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.stages.grouping.admission import short_size, smaller_batch
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.ranks import RankedPlans
@@ -44,10 +44,11 @@ def _batch_beside_windows(request: GroupingRequest, made: RankedPlans) -> Iterat
     if made.limits.max_model_len == asked.max_model_len:
         return
     if batch := smaller_batch(made.admissions, asked):
-        yield Note(
+        yield Hint(
+            about="a batch beside windows",
             text="tokens in flight are held beside each window, and cost length: with fewer all "
             f"{asked.max_model_len:,} tokens fit",
-            knob=f"scheduler.max_num_batched_tokens={batch}",
+            proposals=(Proposal(changes={"scheduler.max_num_batched_tokens": batch}),),
             is_warning=True,
         )
 
@@ -55,10 +56,11 @@ def _batch_beside_windows(request: GroupingRequest, made: RankedPlans) -> Iterat
 def _unschedulable(request: GroupingRequest, capacity: Capacity) -> Iterator[Note]:
     longest = capacity.longest_request
     if longest < capacity.request_len:
-        yield Note(
+        yield Hint(
+            about="a length that is never scheduled",
             text=f"engine={request.rules.name} starts, but a request beyond "
             f"{count(longest, 'token')} can never be scheduled",
-            knob=f"scheduler.max_model_len={max(1, longest)}",
+            proposals=(Proposal(changes={"scheduler.max_model_len": max(1, longest)}),),
             is_warning=True,
         )
 

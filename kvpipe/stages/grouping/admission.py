@@ -21,11 +21,10 @@ from kvpipe.text.figures import count
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """One rank: its pool and the bytes it may use. knob: the setting that gives it more."""
+    """One rank: its pool and the bytes it may use."""
 
     pool: Pool
     memory: int
-    knob: str = ""
 
     @property
     def rules(self) -> EngineRules:
@@ -130,8 +129,9 @@ def _too_small(
     ranks: Sequence[Admission],
     longest: int | None,
 ) -> DoesNotFit:
-    """What one request needs, what is there, the longest that fits, and what helps. The bytes
-    said are those to give: with the null block, where the engine keeps one."""
+    """What one request needs, what is there, the longest that fits, and which length and batch
+    were planned and fit (other settings: answers/remedies.py). The bytes said are those to give:
+    with the null block, where the engine keeps one."""
     if longest:  # the rank that allows the shortest length decides
         counted = [each for each in ranks if not _is_exempt(each)]
         rank = min(counted, key=lambda each: each.longest(limits) or 0)
@@ -148,8 +148,9 @@ def _too_small(
         f"{count(blocks, 'block')} ({needed_text}{null}){where}, "
         f"{have // page:,} {'fits' if have // page == 1 else 'fit'} ({have_text})."
     )
+    runs = longest_that_runs(ranks, limits) if longest else None
     return DoesNotFit(
-        f"{needs} {_advice(rank, limits, ranks, runs)}",
+        f"{needs} {_advice(limits, ranks, runs)}",
         needed_bytes=needed,
         available_bytes=tuple(each.memory for each in ranks),
         null_block_bytes=tuple(each.null_bytes for each in ranks),
@@ -166,14 +167,15 @@ def _told_apart(needed: int, have: int) -> tuple[str, str]:
     return f"{needed:,} bytes", f"{have:,} bytes"
 
 
-def _advice(
-    rank: Admission, limits: RequestLimits, ranks: Sequence[Admission], runs: int | None
-) -> str:
-    ways = [f"Lower it to {runs:,}"] if runs else []
+def _advice(limits: RequestLimits, ranks: Sequence[Admission], shorter: int | None) -> str:
+    ways = []
+    if shorter:
+        ways.append(f"Lower it to {shorter:,}")
     if batch := smaller_batch(ranks, limits):
         ways.append(f"lower scheduler.max_num_batched_tokens to {batch:,}")
-    ways.append(f"raise {rank.knob}")
-    line = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    if not ways:
+        return "No length fits"
+    line = ", or ".join(ways)
     return line if ways[0].startswith("Lower") else f"No length fits: {line}"
 
 

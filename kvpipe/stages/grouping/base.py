@@ -33,7 +33,6 @@ class GroupingRequest:
     of the axes of one backing allocation, for engines that make one ("LBNHC": layers outermost).
     max_num_seqs: requests that the scheduler may run at once, for notes only.
     compared: engines whose capacity lines stand beside the plan's own.
-    memory_knob: the settings that give more memory, for messages.
     slots: what the user says about equal slots. may_place_slots: whether the placement lets blocks
     be outermost. block_quantum: tokens that every block is a multiple of, where layers' own blocks
     were grown to hold a state (None: each layer's own block). shares_prefixes: the prefix cache is
@@ -50,7 +49,6 @@ class GroupingRequest:
     kv_cache_layout: str = "LBNHC"
     max_num_seqs: int | None = None
     compared: tuple[EngineRules, ...] = ()
-    memory_knob: str = "cache.kv_cache_memory_bytes or cache.gpu_memory_utilization"
     slots: SlotOptions = SlotOptions()
     may_place_slots: bool = True
     block_quantum: int | None = None

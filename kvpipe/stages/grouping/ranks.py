@@ -51,7 +51,7 @@ def plan_ranks(
         )
         for groups in _groups_by_rank(grouping, layers)
     ]
-    admissions = _admissions(request, pools, rules)
+    admissions = _admissions(request, pools)
     for pool in pools:
         if pool.is_one_allocation:  # that engine looks at the layout before the memory
             check_pool(pool)
@@ -101,13 +101,9 @@ def _groups_by_rank(
     return [on_rank(grouping.groups, frozenset(mine)) for mine in layers]
 
 
-def _admissions(
-    request: GroupingRequest, pools: Sequence[Pool], rules: EngineRules
-) -> tuple[Admission, ...]:
-    by_count = request.num_gpu_blocks_override is not None and rules.override != "count"
-    knob = "cache.num_gpu_blocks_override" if by_count else request.memory_knob
+def _admissions(request: GroupingRequest, pools: Sequence[Pool]) -> tuple[Admission, ...]:
     return tuple(
-        Admission(pool=pool, memory=_memory(pool, given, request), knob=knob)
+        Admission(pool=pool, memory=_memory(pool, given, request))
         for pool, given in zip(pools, request.memory, strict=True)
     )
 
@@ -123,7 +119,7 @@ def _memory(pool: Pool, given: int, request: GroupingRequest) -> int:
         asked_for, has = short_size(asked), short_size(given)
         raise DoesNotFit(
             f"cache.num_gpu_blocks_override: {count(override, 'block')} {need} {asked_for}, "
-            f"{given // width:,} fit ({has}). Lower it, or raise {request.memory_knob}",
+            f"{given // width:,} fit ({has}). Lower it to {given // width:,}",
             needed_bytes=(asked,),
             available_bytes=(given,),
         )

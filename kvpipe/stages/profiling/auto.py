@@ -15,7 +15,6 @@ from kvpipe.stages.profiling.base import (
     same_on_every_rank,
 )
 from kvpipe.stages.profiling.estimate import EstimateProfiling
-from kvpipe.stages.validation.base import ResolvedDevice
 from kvpipe.text.quantities import Bytes
 
 
@@ -33,10 +32,6 @@ class AutoProfiling:
             options = EstimateProfiling.Options(**shipped_option("profiling", "estimate"))
             return EstimateProfiling(options).run(request, backend)
         return same_on_every_rank("budget", request, self.budget(request))
-
-    def memory_knob(self, device: ResolvedDevice) -> str:
-        is_budget = device.type == "cpu"
-        return "profiling.budget_bytes" if is_budget else "cache.gpu_memory_utilization"
 
     def budget(self, request: ProfilingRequest) -> RankMemory:
         """min(budget, a quarter of what is free, over the ranks of this machine)."""

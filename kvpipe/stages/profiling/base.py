@@ -97,18 +97,6 @@ class MemoryProfile:
         return tuple(rank.available_kv_bytes for rank in self.ranks)
 
 
-def memory_knob(plugin: object, device: ResolvedDevice, is_set: bool) -> str:
-    """The settings that give the cache more memory, for messages. is_set: by hand, by
-    cache.kv_cache_memory_bytes. A plugin whose answer is not the share of the device has a method
-    `memory_knob(device)` ("": nothing but the size by hand)."""
-    by_hand = "cache.kv_cache_memory_bytes"
-    if is_set:
-        return by_hand
-    ask = getattr(plugin, "memory_knob", None)
-    other = ask(device) if ask else "cache.gpu_memory_utilization"
-    return f"{by_hand} or {other}" if other else by_hand
-
-
 def device_total(device: ResolvedDevice) -> MemoryItem:
     # A named device elsewhere: what its driver printed there (see conf/device), or what is sold.
     printed = "memory: " in device.source and "memory: nominal" not in device.source

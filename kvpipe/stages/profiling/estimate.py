@@ -6,7 +6,6 @@ card: what other processes hold of it is taken off the same share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, floor
 from typing import Annotated, Literal
@@ -16,7 +15,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from kvpipe.engines.defaults import all_ranks_sample, graphs_reserved, others_charged
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.models.base import ModelGeometry
-from kvpipe.notes import Note
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
 from kvpipe.stages.profiling._weights import adapters
 from kvpipe.stages.profiling.base import (
@@ -27,6 +25,7 @@ from kvpipe.stages.profiling.base import (
     RankMemory,
     device_total,
 )
+from kvpipe.stages.profiling.estimate_notes import estimate_notes
 from kvpipe.stages.profiling.estimates import GIB, Estimate, activations, context, graphs
 from kvpipe.text.quantities import Bytes, parse_size
 
@@ -63,16 +62,13 @@ class EstimateProfiling:
             for stage, samples in dict.fromkeys(map(kind, here))
         }
         ranks = [replace(by_stage[kind(rank)], rank=rank) for rank in here]
-        notes = tuple(self.notes(request))
-        return MemoryProfile(plugin=self.options.name, ranks=tuple(ranks), notes=notes)
-
-    def notes(self, request: ProfilingRequest) -> Iterator[Note]:
-        """What the figures do not show by themselves."""
-        yield from _sampler_note(request)
-        if not self.options.enforce_eager and not graphs_reserved(request.engine_version):
-            yield _graphs_outside(request)
-        if self.options.other_instances_bytes:
-            yield _other_instances(self.options.other_instances_bytes, request)
+        notes = estimate_notes(
+            request,
+            available=min(rank.available_kv_bytes for rank in ranks),
+            is_eager=self.options.enforce_eager,
+            held_by_others=self.options.other_instances_bytes,
+        )
+        return MemoryProfile(plugin=self.options.name, ranks=tuple(ranks), notes=tuple(notes))
 
     def rank_memory(
         self, stage: int, request: ProfilingRequest, samples: bool = True
@@ -253,61 +249,6 @@ def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...], total:
     return (
         f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB requested of the whole "
         f"card, {parts} leave nothing for the KV cache. {way}".rstrip()
-    )
-
-
-# --- notes ---
-def _sampler_note(request: ProfilingRequest) -> Iterator[Note]:
-    """max_num_seqs costs memory where the sampler is the peak."""
-
-    def peak(seqs: int) -> int:
-        return activations(
-            request.model,
-            batched_tokens=request.max_num_batched_tokens,
-            max_num_seqs=seqs,
-            tp=request.parallel.tp,
-        ).best
-
-    asked, fewer = request.max_num_seqs, request.max_num_seqs // 4
-    if fewer and peak(asked) - peak(fewer) > GIB:
-        yield Note(
-            text=f"sampling for {asked:,} requests at once takes {peak(asked) / GIB:.2f} GiB of "
-            f"activations, for {fewer:,} it would be {peak(fewer) / GIB:.2f} GiB",
-            knob="scheduler.max_num_seqs",
-            is_warning=True,
-        )
-
-
-def _graphs_outside(request: ProfilingRequest) -> Note:
-    found = graphs(
-        request.model, num_layers=request.model.num_layers, max_num_seqs=request.max_num_seqs
-    )
-    low, high = (n / GIB / request.parallel.pp for n in (found.low, found.high))
-    return Note(
-        text=f"vLLM {request.engine_version} captures CUDA graphs after it sized the cache: "
-        f"{low:.2f} to {high:.2f} GiB, and the sampler's warm-up, lie outside its budget",
-        knob="a lower cache.gpu_memory_utilization, or profiling.enforce_eager=true",
-        is_warning=True,
-    )
-
-
-def _other_instances(held: int, request: ProfilingRequest) -> Note:
-    total, share = request.device.total_bytes, request.gpu_memory_utilization
-    if not others_charged(request.engine_version):
-        return Note(
-            text=f"other processes hold {held / GIB:.2f} GiB: vLLM {request.engine_version} counts "
-            "what grows after its start, so they must be there before it starts, and grow no more",
-            knob="cache.kv_cache_memory_bytes, which no neighbour changes",
-            is_warning=True,
-        )
-    alone = ceil(100 * (share + held / total)) / 100
-    raised = f"cache.gpu_memory_utilization={alone:.2f}, or " if alone < 1 else ""
-    return Note(
-        text=f"other processes hold {held / GIB:.2f} GiB, which counts against this instance's "
-        f"share: it needs {share + held / total:.2f} to get what {share:.2f} gives it alone. Valid "
-        "when the others started before: started at once, each counts the other's weights",
-        knob=f"{raised}cache.kv_cache_memory_bytes",
-        is_warning=True,
     )
 
 

@@ -63,8 +63,8 @@ def _too_large(asked: int, request: ProfilingRequest) -> DoesNotFit:
     device = request.device
     return DoesNotFit(
         f"cache.kv_cache_memory_bytes: {bytes_of(asked)} a rank, more than all of device "
-        f"{device.name} ({bytes_of(device.total_bytes)}). Lower it, or set "
-        "cache.may_exceed_device=true if that is meant",
+        f"{device.name} ({bytes_of(device.total_bytes)}). If that is meant: "
+        "cache.may_exceed_device=true",
         needed_bytes=(asked,),
         available_bytes=(device.total_bytes,),
     )

@@ -25,7 +25,6 @@ from kvpipe.stages.profiling.base import (
     RankMemory,
     device_total,
 )
-from kvpipe.stages.validation.base import ResolvedDevice
 
 # Account -> the log's figures for it. Graphs captured before the cache was sized are charged.
 _CHARGED = {
@@ -60,9 +59,6 @@ class LogProfiling:
         """What the log printed is compared whatever size the user set."""
         log = self.log()
         return replace(profile, log=log, notes=tuple(_notes(log)))
-
-    def memory_knob(self, device: ResolvedDevice) -> str:
-        return ""  # the log's figure is taken as given
 
     def log(self) -> EngineLog:
         """The last start in the file."""
@@ -106,7 +102,7 @@ def available_by_rank(log: EngineLog, num_ranks: int) -> tuple[Figure, ...]:
     if least.num_bytes <= 0:
         raise DoesNotFit(
             f"profiling.path: the log says {least.num_bytes / GIB:.2f} GiB are left for the cache: "
-            f"{_parts(log)}. Raise cache.gpu_memory_utilization, or parallel.tensor_parallel_size",
+            f"{_parts(log)}",
             available_bytes=(least.num_bytes,),
         )
     return found if len(found) == num_ranks else (least,) * num_ranks

@@ -122,7 +122,7 @@ def _capped(left: int, request: ProfilingRequest) -> int:
 def _nothing_left(
     request: ProfilingRequest, requested: int, charged: tuple[MemoryItem, ...]
 ) -> str:
-    """By how much, and a knob that helps: more of the device where it has more, else more ranks."""
+    """By how much, and the share above which there is something, where the device has it."""
     total, needed = request.device.total_bytes, sum(item.num_bytes for item in charged)
     parts = " + ".join(f"{item.name} {item.num_bytes / GIB:.2f}" for item in charged)
     text = f"cache.gpu_memory_utilization: {parts} need {needed / GIB:.2f} GiB before the first "
@@ -130,26 +130,8 @@ def _nothing_left(
     text += "too few. "
     if needed < total:
         share = ceil(1000 * needed / total) / 1000  # rounded to the safe side
-        return text + f"Raise it above {share:.3f}, or parallel.tensor_parallel_size"
-    ranks = smallest_split(request, requested, needed)
-    device = f"Device {request.device.name} has {total / GIB:.2f} GiB. "
-    if ranks is None:
-        return text + device + "Choose a larger device, or raise parallel.tensor_parallel_size"
-    left = requested - cdiv(needed, ranks)
-    return (
-        text + device + f"parallel.tensor_parallel_size={ranks * request.parallel.tp} would leave "
-        f"about {left / GIB:.1f} GiB a rank, or choose a larger device"
-    )
-
-
-def smallest_split(request: ProfilingRequest, requested: int, needed: int) -> int | None:
-    """How many times more ranks make what is charged fit, as a power of two that divides the
-    attention heads (one GiB a rank left over); None where none does."""
-    heads = request.model.num_attention_heads or 64
-    for more in (2, 4, 8, 16, 32):
-        if heads % (more * request.parallel.tp) == 0 and requested - cdiv(needed, more) > GIB:
-            return more
-    return None
+        return text + f"Raise it above {share:.3f}"
+    return text + f"Device {request.device.name} has {total / GIB:.2f} GiB"
 
 
 PLUGIN = UtilizationProfiling

@@ -37,7 +37,7 @@ def resolve_dtypes(
         notes.append(
             Note(
                 text=f"the float32 checkpoint is served as {served}, as engines do",
-                knob="model.dtype=float32",
+                knob="model.dtype",
             )
         )
     notes += _declared(model, cache)
@@ -70,7 +70,7 @@ def _declared(model: ModelGeometry, cache: CacheConfig) -> list[Note]:
             )
         )
     text = f"the checkpoint declares a KV cache of {model.kv_dtype}, which engines take for auto"
-    return [Note(text=text, knob=f"cache.cache_dtype={model.file_dtype}")]
+    return [Note(text=text, knob="cache.cache_dtype")]
 
 
 def _sixteen_bits(device: ResolvedDevice) -> str:

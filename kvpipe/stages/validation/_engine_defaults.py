@@ -8,7 +8,7 @@ from typing import Any
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import OWN, EngineDefaults, chunked_beyond, defaults_of
 from kvpipe.engines.versions import standing
-from kvpipe.notes import Note
+from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.request.config import RunConfig
 from kvpipe.stages.validation.base import ResolvedDevice
 
@@ -71,10 +71,10 @@ def _note(key: str, found: EngineDefaults, version: str, device: ResolvedDevice)
     value = getattr(found, _field(key))
     shown = f"{value:,}" if isinstance(value, int) else f"{value}"
     text = f"{key} is {shown}, vLLM {version}'s default on {device.name}"
-    knob = key
     if key == "scheduler.max_num_batched_tokens":
         if chunked := chunked_beyond(version):
             text += f" (a whole prompt; beyond {chunked:,} tokens prompts are cut, into 2,048)"
         if value == 16384:
-            knob = f"{key}=8192, the default of earlier releases, leaves more for the cache"
-    return Note(text=text, knob=knob)
+            earlier = Proposal(changes={key: 8192}, words="the default of earlier releases")
+            return Hint(about="a new default batch", text=text, knob=key, proposals=(earlier,))
+    return Note(text=text, knob=key)

@@ -19,7 +19,7 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.models.base import ModelGeometry, ModelReader
 from kvpipe.models.formats.base import WeightFormat
-from kvpipe.notes import Note
+from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import RequestLimits, SpecContext
@@ -88,6 +88,7 @@ class _Resolution:
                 max_num_seqs=sizes.max_num_seqs,
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
+                latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
             ),
             config.plugins["engine"].make(Engine).rules.version,
         )
@@ -313,13 +314,19 @@ class _Resolution:
             )
         if cache.gpu_memory_utilization == 1.0:
             self.notes.append(
-                Note(
+                Hint(
+                    about="a share of the whole card",
                     text="utilization 1.0 leaves nothing for what is not accounted for: expect "
                     "out-of-memory errors",
-                    knob="cache.gpu_memory_utilization=0.95",
+                    proposals=(Proposal(changes={"cache.gpu_memory_utilization": 0.95}),),
                     is_warning=True,
                 )
             )
+
+
+def _stores_latent(layers: list[Layer]) -> bool:
+    arrays = (array for _, spec in layers for array in spec.page_arrays())
+    return any(array.name == "latent" for array in arrays)
 
 
 def _note(text: str) -> Note:
