@@ -8,16 +8,14 @@ and SIGINT end a sweep with the table of what is done.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -35,6 +33,7 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.named import in_words, named
 from kvpipe.front.hydra_front import hydras_errors
 from kvpipe.front.jobs_here import composes_here, run_jobs_here
+from kvpipe.front.signals import Stopped, stopped_by_signals
 from kvpipe.front.sweep_folder import in_a_shell, pending, quoted, row_of_job, sweep_folder
 from kvpipe.front.words import asks_for_json
 from kvpipe.plugins import COMMANDS
@@ -51,27 +50,31 @@ MAX_JOBS = 100_000
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
     """What a sweep asks for. jobs: the overrides of each. of_hydra: those for Hydra, the sweep's
-    folder left out. command: what every job runs."""
+    folder left out. command: what every job runs. here: Hydra is not needed to compose them."""
 
     wanted: Path
     jobs: list[list[str]]
     of_hydra: list[str]
     command: type[Command]
+    here: bool
 
 
 def run_sweep(args: Namespace) -> int:
     """The largest exit code of the jobs; 128 + the signal's number where one stopped the sweep.
     ConfigError before any job runs when one cannot compose."""
     with configuration(args.config_dir, args.config_path):
-        sweep = check_jobs(args.overrides, args.config_name or CONFIG_NAME)
+        shipped = args.config_path is None and args.config_name in (None, CONFIG_NAME)
+        sweep = check_jobs(args.overrides, args.config_name or CONFIG_NAME, shipped)
         with sweep_folder(sweep.wanted, sweep.jobs) as folder:
             stopped = _launch(sweep, folder, args.config_name or CONFIG_NAME)
             return max(stopped, finish(folder, sweep.jobs, sweep.command))
 
 
-def check_jobs(overrides: Sequence[str], config_name: str) -> Sweep:
-    """The sweep, each distinct override of it tried by itself, and then every job."""
+def check_jobs(overrides: Sequence[str], config_name: str, shipped: bool) -> Sweep:
+    """The sweep, each distinct override of it tried by itself, and then every job. shipped: it
+    starts from our own config, not from a saved one."""
     parsed, jobs = _split(overrides)
+    here = shipped and composes_here(jobs)
     single = [item.input_line or "" for item in parsed if not item.is_sweep_override()]
     problems: list[Problem] = []
     config = None
@@ -85,13 +88,14 @@ def check_jobs(overrides: Sequence[str], config_name: str) -> Sweep:
     of_hydra = [item.input_line or "" for item in parsed if item.is_hydra_override()]
     with hydras_errors():  # jobs that compose one by one, but not in this combination
         loader = GlobalHydra.instance().config_loader()
-        for job in jobs[:1] if composes_here(jobs) else jobs:
+        for job in jobs[:1] if here else jobs:
             loader.load_configuration(config_name, [*of_hydra, *job], RunMode.RUN)
     return Sweep(
         wanted=run_folder(config, "hydra.sweep.dir"),
         jobs=jobs,
         of_hydra=[line for line in of_hydra if not line.startswith("hydra.sweep.dir=")],
         command=_command(config),
+        here=here,
     )
 
 
@@ -123,7 +127,7 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
                 with_log_configuration=True,
             )
             progress = Progress(len(numbers))
-            if _is_basic(config) and config_name == CONFIG_NAME and composes_here(sweep.jobs):
+            if sweep.here and str(config.hydra.launcher._target_).endswith(".BasicLauncher"):
                 run_jobs_here(folder, sweep.jobs, numbers, progress.step)
                 return 0
             callbacks = callbacks_of(progress)
@@ -146,42 +150,11 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
     return 0
 
 
-def _is_basic(config: DictConfig) -> bool:
-    """No launcher was chosen: jobs run one after another in this process."""
-    return str(config.hydra.launcher._target_).endswith(".BasicLauncher")
-
-
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of consecutive numbers: Hydra numbers jobs from a first one."""
     grouped = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in grouped]
     return [(run[0], run[-1]) for run in runs]
-
-
-class Stopped(KeyboardInterrupt):
-    """SIGINT or SIGTERM: not an Exception, so that no job takes it for its own failure."""
-
-    def __init__(self, number: int) -> None:
-        self.signal = signal.Signals(number)
-        super().__init__(self.signal.name)
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """Inside, both signals raise Stopped. Only a process's first thread can say so."""
-
-    def stop(number: int, frame: object) -> NoReturn:
-        raise Stopped(number)
-
-    before = {}
-    with suppress(ValueError):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _split(overrides: Sequence[str]) -> tuple[list[Override], list[list[str]]]:
