@@ -35,7 +35,7 @@ ONCE_BROKEN = [
         "length": 17,
     },
     # the engine starts with 16 tokens and can never schedule them: longest_len said 16
-    {"model": "llama3_2_1b", "engine": "vllm_0_17", "memory": 467_599, "length": 1689},
+    {"model": "llama3_2_1b", "layers": 8, "engine": "vllm_0_17", "memory": 467_599, "length": 1689},
     # no blocks at all are needed, and a byte of memory is
     {"model": "longformer", "memory": 1},
 ]
