@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_GOT = 200  # characters of a wrong value that are repeated
+LONGEST_KEY = 400  # and of a key, which may name a file
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,14 @@ class Problem:
         return {"key": self.key, "expected": self.expected, "got": self.got, "knob": self.knob}
 
     def __str__(self) -> str:
-        got = printable(self.got)
-        got = got if len(got) <= LONGEST_GOT else f"{got[:LONGEST_GOT]}..."
-        line = f"{self.key}: expected {self.expected}, got {got}"
+        key, got = _cut(self.key, LONGEST_KEY), _cut(self.got, LONGEST_GOT)
+        line = f"{key}: expected {self.expected}, got {got}"
         return printable(f"{line}; {self.knob}" if self.knob else line)
+
+
+def _cut(text: str, longest: int) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= longest else f"{shown[:longest]}..."
 
 
 def printable(text: str) -> str:
@@ -142,12 +147,19 @@ class SpecError(ValueError):
         return Problem(key, otherwise, self.expected)
 
 
+MOST_LISTED, NEAREST = 60, 8
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """`did you mean 'x'? ` (or nothing) and the valid names, for an unknown name."""
+    """`did you mean 'x'? ` (or nothing) and the valid names, for an unknown name: all of them, or
+    the nearest of more than MOST_LISTED."""
     from difflib import get_close_matches  # only when something went wrong
 
     known = sorted(choices)
     begins = [choice for choice in known if name and choice.startswith(name)]
     close = begins[:1] or get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
+    if len(known) > MOST_LISTED:
+        near = get_close_matches(name, known, n=NEAREST, cutoff=0.4) or known[:NEAREST]
+        return f"{hint}valid: {', '.join(near)} and {len(known) - len(near)} more"
     return f"{hint}valid: {', '.join(known)}"

@@ -26,15 +26,17 @@ IDENTITIES = (
 
 class Blocks(RuleBasedStateMachine):
     model: ValueModel
+    choices = SETTINGS
 
     @initialize(
-        setting=st.sampled_from(SETTINGS),
+        which=st.integers(0, len(SETTINGS) - 1),
         num_blocks=st.integers(6, 40),
         prefix_caching=st.booleans(),
         few=st.sampled_from([0, 8]),
     )
-    def start(self, setting: Any, num_blocks: int, prefix_caching: bool, few: int) -> None:
+    def start(self, which: int, num_blocks: int, prefix_caching: bool, few: int) -> None:
         """few: up to how many requests decode one by one; beyond, through arrays."""
+        setting = self.choices[which % len(self.choices)]
         manager = BlockManager(
             config_of(setting.specs, num_blocks),
             setting.limits(),
@@ -163,28 +165,32 @@ class Blocks(RuleBasedStateMachine):
     @precondition(lambda self: self.ready() and self.model.manager.max_draft_tokens)
     @rule(
         draw=st.data(),
-        sure=st.integers(0, 2),
         drafted=st.lists(st.integers(0, 2), min_size=1, max_size=3),
-        accepted=st.integers(0, 3),
+        accepted=st.lists(st.integers(0, 3), min_size=1, max_size=6),
     )
-    def speculate(self, draw: st.DataObject, sure: int, drafted: list[int], accepted: int) -> None:
-        """A batch's sure token and its drafts, of which some stay; or a shortage."""
+    def speculate(self, draw: st.DataObject, drafted: list[int], accepted: list[int]) -> None:
+        """Some steps of a sure token and drafts after it, of which some stay."""
+        drafted = drafted[: self.model.manager.max_draft_tokens]
+        for stay in accepted:
+            if ready := self.ready():
+                self.draft(draw, drafted, stay, ready)
+                self.model.check()
+
+    def draft(self, draw: st.DataObject, drafted: list[int], stay: int, ready: list[int]) -> None:
         model = self.model
-        drafted = drafted[: model.manager.max_draft_tokens]
-        batch = draw.draw(st.lists(st.sampled_from(self.ready()), min_size=1, unique=True))
+        batch = draw.draw(st.lists(st.sampled_from(ready), min_size=1, unique=True), label="batch")
         model.manager.begin_step()
         before = model.snapshot()
         try:
-            copies = model.manager.append(batch, [sure] * len(batch), len(drafted))
+            copies = model.manager.append(batch, [stay % 3] * len(batch), len(drafted))
         except OutOfBlocks:
             assert model.snapshot() == before
             return
         model.copy(copies)
-        model.write_drafts({name: drafted for name in batch}, [sure] * len(batch))
-        for turn, name in enumerate(batch):
-            most = 39 - model.tenants[name].stored
-            stay = (accepted + turn) % (len(drafted) + 1)
-            model.accept(name, sure, drafted[: min(stay, most)])
+        model.write_drafts(dict.fromkeys(batch, drafted), [stay % 3] * len(batch))
+        for name in batch:
+            most = min(stay, len(drafted), 39 - model.tenants[name].stored)
+            model.accept(name, stay % 3, drafted[:most])
 
     @precondition(lambda self: 0 < len(self.model.tenants) < 6)
     @rule(draw=st.data())
@@ -262,11 +268,19 @@ class Blocks(RuleBasedStateMachine):
             self.model.check()
 
 
-def run(examples: int, steps: int) -> None:
+class Drafting(Blocks):
+    """Where states must be taken back."""
+
+    choices = [
+        s for s in SETTINGS if any(getattr(spec, "num_speculative_blocks", 0) for spec in s.specs)
+    ]
+
+
+def run(examples: int, steps: int, machine: type[Blocks] = Blocks) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(
-        Blocks,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -281,10 +295,12 @@ def run_for(seconds: float) -> None:
     until = time.process_time() + seconds
     while time.process_time() < until:
         run(60, 40)
+        run(20, 40, Drafting)
 
 
-def test_values_survive_sequences() -> None:
-    run(40, 30)
+@pytest.mark.parametrize("machine", [Blocks, Drafting])
+def test_values_survive_sequences(machine: type[Blocks]) -> None:
+    run(30, 30, machine)
 
 
 @pytest.mark.full

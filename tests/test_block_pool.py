@@ -49,6 +49,7 @@ def test_a_shared_block_is_free_after_its_last_reference() -> None:
         ([-10], "block -10 is not one of"),
         ([10], "block 10 is not one of"),
         ([10**6], "block 1000000 is not one of"),
+        ([1, -8], "block -8 is not one of"),  # numpy would take it for block 2
         ([1, 2, 1], "block 1 is named twice in one call"),
         ([5], "block 5 is not in use: it was freed twice, or never ours"),
         ([1, 2, 5], "block 5 is not in use"),
@@ -68,6 +69,28 @@ def test_a_wrong_free_says_so_and_changes_nothing(
     assert (pool.stats(), pool.references(range(10)).tolist()) == before
     pool.free(held)
     assert pool.num_free == 9
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1, 2, 2], "block 2 is named twice"),
+        ([1, -8], "block -8 is not one of this pool's"),  # numpy would take it for block 2
+        ([1, 10], "block 10 is not one of this pool's"),
+    ],
+)
+def test_a_wrong_free_of_cached_blocks_says_so_and_changes_nothing(
+    ids: list[int], message: str
+) -> None:
+    pool = BlockPool(10)
+    held = pool.allocate(3)
+    pool.register(held, [b"a", b"b", b"c"])
+    before = pool.stats(), pool.references(range(10)).tolist()
+    with pytest.raises(BlockError, match=message):
+        pool.free(np.array(ids))
+    assert (pool.stats(), pool.references(range(10)).tolist()) == before
+    pool.free(held)
+    assert pool.allocate(9).tolist()[-3:] == [3, 2, 1]
 
 
 def test_a_double_free_is_an_error() -> None:

@@ -75,6 +75,24 @@ def test_blocks_that_left_the_window_return_during_decode_and_between_chunks() -
     assert held == [3, 4, 2, 2, 2, 2, 2, 2, 2, 2]
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_has_no_block_has_no_slot(ranks: int) -> None:
+    limits = RequestLimits(max_model_len=64, max_num_batched_tokens=64, dcp=ranks)
+    manager = BlockManager(config_of([full(4)], 20), limits, context_rank=ranks - 1)
+    manager.add_request("a")
+    manager.allocate("a", 40)
+    table, row = manager.tables[0], manager.row("a")
+    table.put(row, [1, 3], table.absent)
+    for positions in (range(40), range(3, 29), range(9, 11), range(5), range(60, 64), range(0)):
+        expected = []
+        for position in positions:
+            index, offset = divmod(position, 4 * ranks)
+            block = int(table.ids[row, index]) if index < table.ids.shape[1] else -1
+            is_here = block > 0 and offset % ranks == ranks - 1
+            expected.append(block * 4 + offset // ranks if is_here else -1)
+        assert table.slots(row, positions).tolist() == expected, positions
+
+
 def test_decode_takes_one_block_each_block_size_tokens() -> None:
     manager = manager_of([full(4)])
     manager.add_request("r")

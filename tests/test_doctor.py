@@ -135,6 +135,94 @@ def test_a_healthy_log_has_no_trouble(tmp_path: Path) -> None:
     assert answer.exit_code == 0 and "nothing is wrong that kvpipe knows of" in text_of(answer)
 
 
+FAILED = CASES / "failed_starts"
+
+
+def test_a_refusal_is_explained_before_the_card_is_asked_for() -> None:
+    answer = doctor(FAILED / "too_long.log")
+    assert "16.00 GiB needed, 3.12 GiB there, 25,552 tokens estimated to fit" in text_of(answer)
+    assert answer.exit_code == 2 and answer.status == "wrong_request"
+    assert [line.split(":")[0] for line in answer.complaints] == ["device"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("free_memory.log", "other processes hold 12.18 GiB"),
+        ("out_of_memory.log", "other processes hold 7.30 GiB"),
+    ],
+)
+def test_a_card_that_others_hold_is_told_whatever_else_is_missing(
+    tmp_path: Path, name: str, told: str
+) -> None:
+    text = (FAILED / name).read_text().replace("meta-llama/Llama-3.1-8B", "nobody/knows-this")
+    answer = doctor(pasted(tmp_path, text))
+    assert told in text_of(answer) and answer.exit_code == 2
+    assert [line.split(":")[0] for line in answer.complaints] == ["model"]
+
+
+def test_too_little_free_memory_is_told_with_the_share_that_is_left() -> None:
+    answer = doctor(FAILED / "free_memory.log")
+    text = text_of(answer)
+    assert answer.exit_code == 1
+    assert "9.87 of 22.05 GiB free" in text and "--gpu-memory-utilization 0.85 asks for" in text
+    assert "other processes hold 12.18 GiB" in text and "nvidia-smi" in text
+    # 9.87 / 22.05 = 0.4476; 8,030,261,248 parameters of 2 bytes are 14.96 GiB.
+    assert "at most 0.44, 9.68 GiB, and the weights alone take 14.96" in text
+    paste = answer.fields["paste"]
+    assert "to run once the card is free (planned):" in text
+    assert "--gpu-memory-utilization 0.85 --enforce-eager" in paste and "--port 9000" in paste
+
+
+def test_a_small_model_is_told_the_share_that_fits_beside_the_others(tmp_path: Path) -> None:
+    log = (FAILED / "free_memory.log").read_text()
+    log = log.replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-0.6B")
+    answer = doctor(pasted(tmp_path, log))
+    assert "Beside them --gpu-memory-utilization 0.44 fits" in text_of(answer)
+    assert "--gpu-memory-utilization 0.44" in answer.fields["paste"]
+    assert "to run (planned):" in text_of(answer)
+
+
+def test_a_model_that_is_larger_than_what_is_free_is_not_advised(tmp_path: Path) -> None:
+    log = (FAILED / "free_memory.log").read_text()
+    log = log.replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B")
+    log = log.replace("9.87/22.05", "20.10/79.19").replace("18.74", "67.31")
+    answer = doctor(pasted(tmp_path, log), "device=h100_80gb")
+    text = text_of(answer)
+    assert "other processes hold 59.09 GiB" in text
+    assert "can be at most 0.25" in text and "the weights alone take 61.0" in text
+    assert "alone on the card" in text
+
+
+def test_a_card_that_ran_out_is_told_with_what_others_hold_and_the_weights() -> None:
+    answer = doctor(FAILED / "out_of_memory.log")
+    text = text_of(answer)
+    assert answer.exit_code == 1 and "torch.OutOfMemoryError: CUDA out of memory" in text
+    assert "0.88 GiB more were asked for with 0.06 of 22.05 GiB free" in text
+    assert "the engine itself held 14.68 GiB" in text
+    assert "other processes hold 7.30 GiB" in text and "the weights alone take 14.96" in text
+
+
+def test_a_card_that_the_engine_filled_alone_is_told_so(tmp_path: Path) -> None:
+    log = (FAILED / "out_of_memory.log").read_text()
+    log = log.replace("Process 3911 has 7.30 GiB memory in use. ", "").replace("14.68", "21.98")
+    text = text_of(doctor(pasted(tmp_path, log)))
+    assert "other processes" not in text and "lies outside the share of the card" in text
+    assert "to run" not in text  # nothing was planned against it
+    large = log.replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B")
+    answer = doctor(pasted(tmp_path, large), "device=l4")
+    assert "the weights take 61.0" in text_of(answer)
+    assert "--tensor-parallel-size" in answer.fields["paste"]
+
+
+def test_an_error_that_nothing_is_known_of_gives_no_line_to_run(tmp_path: Path) -> None:
+    log = (FAILED / "out_of_memory.log").read_text().split("torch.OutOfMemoryError")[0]
+    log += "ValueError: There is no module or parameter named 'lm_head' in this model.\n"
+    answer = doctor(pasted(tmp_path, log), "device=l4")
+    assert answer.exit_code == 1 and not answer.fields["paste"]
+    assert "! it ended with: ValueError: There is no module" in text_of(answer)
+
+
 @pytest.mark.parametrize(
     ("content", "match"),
     [
@@ -204,6 +292,12 @@ FLAGS = {
 }
 
 
+def in_flags(pattern: str) -> str:
+    """A pattern of a report, where doctor names the flag in the place of the setting."""
+    flag = r"scheduler\.max_num_seqs="
+    return pattern.replace(flag, f"({flag}|--max-num-seqs )")
+
+
 def as_pasted(words: list[str]) -> tuple[str, list[str]]:
     """A report's settings as a command line, and those that no flag carries."""
     line, rest = ["vllm", "serve", "their/model"], []
@@ -239,6 +333,6 @@ def test_a_field_report_is_diagnosed_and_its_twin_is_not(
     assert lines <= MOST_LINES
     if row["outcome"] in ("warning", "error"):
         for pattern in run.get("says", []):
-            assert re.search(pattern, text), (pattern, text)
+            assert re.search(in_flags(pattern), text), (pattern, text)
     for pattern in run.get("never", []):
-        assert not re.search(pattern, text), (pattern, text)
+        assert not re.search(in_flags(pattern), text), (pattern, text)

@@ -12,6 +12,7 @@ import kvpipe
 from kvpipe.commands.run import answer_of
 from kvpipe.errors import DoesNotFit
 from kvpipe.report.first_screen import MOST_LINES, first_screen
+from kvpipe.report.sweep_table import sweep_table
 from kvpipe.report.text import TextReport
 from kvpipe.report.verdict import verdict_of
 from kvpipe.request.confdir import CONF_DIR
@@ -107,3 +108,14 @@ def test_the_users_that_were_asked_for_decide(users: int, word: str) -> None:
     answer = kvpipe.run([*asked, f"want.requests={users}"]).answer
     assert answer.verdict.text.startswith(word)
     assert answer.exit_code == (0 if word == "IT FITS" else 1)
+
+
+def test_the_long_report_the_document_and_a_sweep_give_the_verdict_of_the_first_screen() -> None:
+    asked = ["llama3_70b", "device=h100_80gb", "parallel=tp2", "cache=fp8", "backend=meta"]
+    answer = kvpipe.run([*asked, "scheduler.max_model_len=32768"]).answer
+    short = answer.verdict.text
+    assert short.startswith("MAY NOT FIT") and answer.status == "may_not_fit"
+    assert short in "\n".join(line.text for line in answer.lines(200))
+    assert answer.document["status"] == answer.status and answer.exit_code == 0
+    rows = [{"job": n, "status": s} for n, s in enumerate(["fits", answer.status, "does_not_fit"])]
+    assert "3 jobs, 1 fit, 1 may not" in sweep_table(rows, ())

@@ -144,7 +144,7 @@ def test_the_longest_length_is_exact(
 
 
 # --- groups --------------------------------------------------------------------------------------
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(SPECS), min_size=1, max_size=10), st.randoms(use_true_random=False))
 def test_the_order_of_layers_changes_no_number(
     specs: list[KVCacheSpec], shuffler: random.Random
@@ -160,7 +160,7 @@ def test_the_order_of_layers_changes_no_number(
     assert one.capacity is None or one.capacity.peak_bytes == other.capacity.peak_bytes  # type: ignore[union-attr]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(SPECS), min_size=1, max_size=12),
     st.sampled_from([KVPIPE, VLLM_0_33]),

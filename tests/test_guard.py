@@ -2,7 +2,8 @@
 
 An attack is a file or an argument. Each ends with exit code 2 before anything is imported, opened
 or written: the marker package is not imported, the victim file is whole, no folder appears. On each
-commit an attack goes through one entrance; the full tier tries every pair.
+commit every attack goes through the quickest entrance, and one attack through each of the others;
+the full tier tries every pair.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ ELSEWHERE = {
     + ", v40: x}",
 }
 
+REFUSED_BY_HYDRA = ("Hydra's section", "itself", "twice as long each")
+
 ARGUMENTS = [
     "hydra.job.env_set.CXX=./cxx.sh",
     "+hydra.job.env_set.CXX=./cxx.sh",
@@ -135,6 +138,25 @@ ARGUMENTS = [
     "hydra.overrides.task=[a=1]",
     "hydra.verbose.x=1",
     "hydra.job.name=x",
+]
+
+
+SWEPT = [
+    "hydra.job.env_set.CXX=./a.sh,./b.sh",
+    "+hydra.job.env_set.CXX=./a.sh,./b.sh",
+    "hydra.sweep.subdir=../a,../b",
+    "hydra.sweep.dir=a,b",
+    "hydra.run.dir=a,b",
+    "hydra.output_subdir=../a,../b",
+    "hydra.searchpath=[pkg://evil],[/tmp]",
+    "hydra.mode=RUN,MULTIRUN",
+    "hydra/launcher=basic,joblib",
+    "hydra/job_logging=none,default",
+    "hydra.launcher._target_=evil.f,evil.F",
+    "hydra.sweeper.params={hydra.job.chdir: true},{}",
+    "+model@hydra.job.env_set=gpt2,llama",
+    "model=../../outside,gpt2",
+    "device.name='${oc.env:HOME}','${now:%Y}'",
 ]
 
 
@@ -191,6 +213,10 @@ def sweep_argument(text: str) -> list[str]:
     return ["-m", text, "cache.block_size=16,32"]
 
 
+def joblib_argument(text: str) -> list[str]:
+    return [*sweep_argument(text), "hydra/launcher=joblib", "hydra.launcher.n_jobs=1"]
+
+
 def page_argument(text: str) -> list[str]:
     return ["--cfg", "hydra", text]
 
@@ -202,27 +228,27 @@ def _write(name: str, text: str) -> None:
 
 Entrance = Callable[[str], list[str]]
 OF_FILES: list[Entrance] = [
-    config_dir,
     saved,
+    config_dir,
     sweep_of_options,
     sweep_of_saved,
     joblib,
     page,
     shown,
 ]
-OF_ARGUMENTS: list[Entrance] = [argument, page_argument, sweep_argument]
+OF_ARGUMENTS: list[Entrance] = [page_argument, argument, sweep_argument, joblib_argument]
 full = pytest.mark.full
 
 
 def pairs(attacks: list[str], entrances: list[Entrance]) -> list[object]:
-    """Every attack through every entrance. On each commit the first attacks go through all of them
-    in turn, the others through the first two, which are quick; the rest is the full tier's."""
+    """Every attack through every entrance. On each commit all go through the first, which composes
+    one file, and an attack of its own through each other one."""
     return [
         pytest.param(
             entrance,
             attack,
             id=f"{entrance.__name__}-{attack[:40]}",
-            marks=() if place == (number if number < len(entrances) else number % 2) else full,
+            marks=() if place == 0 or place == number else full,
         )
         for number, attack in enumerate(attacks)
         for place, entrance in enumerate(entrances)
@@ -256,15 +282,23 @@ def test_a_file_of_any_shape_is_refused_and_bounded(entrance, attack, capsys):
 
 
 @pytest.mark.parametrize(
-    ("entrance", "attack"), pairs(list(ELSEWHERE), [config_dir, sweep_of_options, joblib])
+    ("entrance", "attack"), pairs(list(ELSEWHERE), [saved, config_dir, sweep_of_options, joblib])
 )
 def test_no_value_of_a_run_comes_from_elsewhere(entrance, attack, capsys):
-    assert_refused(entrance(ELSEWHERE[attack]), capsys)
+    said = assert_refused(entrance(ELSEWHERE[attack]), capsys)
+    assert "a value in YAML or on the command line" in said or attack in REFUSED_BY_HYDRA, said
 
 
 @pytest.mark.parametrize(("entrance", "attack"), pairs(ARGUMENTS, OF_ARGUMENTS))
 def test_the_command_line_says_to_hydra_what_is_listed(entrance, attack, capsys):
     assert_refused(entrance(attack), capsys)
+
+
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("joblib", marks=full)])
+@pytest.mark.parametrize("swept", [SWEPT[0], *(pytest.param(s, marks=full) for s in SWEPT[1:])])
+def test_a_sweep_over_settings_of_hydra_is_refused(swept, launcher, capsys):
+    chosen = [] if swept.startswith("hydra/launcher") else [f"hydra/launcher={launcher}"]
+    assert_refused(["-m", swept, *chosen], capsys)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +326,9 @@ def test_a_folder_of_options_cannot_stand_in_for_hydras_own(name, capsys):
     "override",
     ["hydra/launcher: joblib", "hydra/job_logging: none", "hydra/callbacks: x", "hydra/env: x"],
 )
-@pytest.mark.parametrize("entrance", [saved, sweep_of_saved, shown])
+@pytest.mark.parametrize(
+    "entrance", [saved, shown, pytest.param(sweep_of_saved, marks=pytest.mark.full)]
+)
 def test_a_saved_config_does_not_choose_for_hydra(entrance, override, capsys):
     _write("theirs/.hydra/hydra/callbacks/x.yaml", "x: {_target_: evil.f}")
     assert_refused(entrance(f"defaults: [_self_, override {override}]\ncommand: run\n"), capsys)
@@ -303,7 +339,16 @@ def test_a_choice_does_not_depend_on_the_environment(capsys, monkeypatch):
     assert_refused(config_dir("defaults: [{/model@model: '${oc.env:MODEL}'}]"), capsys)
 
 
-def test_a_plugins_yaml_is_a_file_like_any_other(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("entrance", "attacks"),
+    [
+        ([], ["environment"]),
+        pytest.param([], list(SAID_TO_HYDRA), marks=full),
+        pytest.param(["-m", "cache.block_size=16,32"], list(SAID_TO_HYDRA), marks=full),
+        pytest.param(["--help", "all"], list(SAID_TO_HYDRA), marks=full),
+    ],
+)
+def test_a_plugins_yaml_is_a_file_like_any_other(entrance, attacks, capsys, monkeypatch):
     """Entry points of the group kvpipe.conf add a package's YAML to the search."""
     import kvpipe.request.compose as compose
 
@@ -313,10 +358,10 @@ def test_a_plugins_yaml_is_a_file_like_any_other(capsys, monkeypatch):
     _write("theirs/__init__.py", "")
     _write("theirs/conf/__init__.py", "")
     monkeypatch.setattr(compose, "entry_points", lambda group: [Point()])
-    for attack in ("environment", "own log file", "callback", "sweeper's overrides"):
+    for attack in attacks:
         text = f"# @package _global_\nhydra:\n  {SAID_TO_HYDRA[attack]}\n"
         _write("theirs/conf/example/theirs.yaml", text)
-        assert_refused(["example=theirs"], capsys)
+        assert_refused([*entrance, "example=theirs"], capsys)
 
 
 def test_what_acts_is_settled_even_where_a_setting_gets_through(monkeypatch):

@@ -10,6 +10,7 @@ from kvpipe.answers.log_answer import LogComparison, compare_with_log
 from kvpipe.front.prepared import prepared_request
 from kvpipe.logs.reading import read_file
 from kvpipe.pipeline import execute
+from kvpipe.report.log_section import log_section
 
 GIB = 2**30
 HYBRID = "model=qwen3_next"
@@ -121,3 +122,10 @@ def test_copies_of_a_data_parallel_engine_are_each_compared_with_their_own_memor
     log = (Path(__file__).parent / "cases" / "logs" / "dp.log").read_text()
     answer = compared(tmp_path, log, "model=llama", "scheduler.max_model_len=8192")
     assert [(name, each.agrees) for name, each in answer.copies] == [("DP0", True), ("DP1", True)]
+
+
+def test_a_log_without_a_capacity_is_shown_in_full(tmp_path: Path) -> None:
+    """No figure to be near to: every rule is as near as the next."""
+    log = "INFO Available KV cache memory: 4.00 GiB\n"
+    section = log_section(compared(tmp_path, log, "model=llama"), 1)
+    assert any("no capacity to compare with" in line.text for line in section.paragraphs)

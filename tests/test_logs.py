@@ -161,6 +161,30 @@ def test_lines_of_tensorrt_llm_and_llama_cpp_give_their_memory() -> None:
     assert cpp.settings == {"scheduler.max_model_len": 8192}
 
 
+@pytest.mark.parametrize(
+    ("line", "requested"),
+    [
+        ("Explicitly set (0.06/23.54) GiB for KV cache on node 0.", []),
+        (
+            "Auto set (0.06/23.54) GiB for KV cache on node 0, with 21.65 GiB requested memory for "
+            "the worker. 0.71 GiB memory was consumed by non-kv usages.",
+            [21.65],
+        ),
+    ],
+)
+def test_a_cpu_worker_of_vllm_gives_its_memory(line: str, requested: list[float]) -> None:
+    prefix = "(MainProcess pid=25139) INFO 11-30 08:55:47 "
+    log = read_log(
+        f"{prefix}[core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='/m'\n"
+        f"{prefix}[cpu_worker.py:260] {line}\n"
+        f"{prefix}[kv_cache_utils.py:2327] CPU KV cache size: 14,979 tokens, Maximum concurrency "
+        "for 1,024 tokens per request: 14.63x\n"
+    )
+    assert (log.version, gib(log, "available_kv"), gib(log, "total")) == ("0.32.0", [0.06], [23.54])
+    assert gib(log, "requested") == requested
+    assert log.counts["kv_tokens"] == 14979
+
+
 def test_lines_of_older_releases_are_read_as_their_users_pasted_them() -> None:
     """ggml-org/llama.cpp, pull request 8035; NVIDIA/TensorRT-LLM, issue 1400; Triton's tutorials,
     pull request 150. The sums are the engines' own, or bytes a token by hand."""

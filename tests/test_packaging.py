@@ -42,7 +42,7 @@ def test_the_wheel_runs_in_an_empty_directory(wheel: Path, tmp_path: Path) -> No
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site)]
     subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    command = [sys.executable, "-m", "kvpipe", "backend=meta", "report=json", "model=gemma3_27b"]
+    command = [sys.executable, "-m", "kvpipe", "backend=meta", "report=json", "model=tinyllama"]
     done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "fits"

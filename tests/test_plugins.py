@@ -89,7 +89,14 @@ def test_an_installed_package_adds_a_model_family_and_is_held_to_the_bytes(site,
     assert weights["num_bytes"] == 2 * by_hand
 
 
-def test_an_installed_package_adds_a_command_with_json_files_sweeps_and_help(site, tmp_path):
+@pytest.mark.full
+def test_a_command_of_theirs_can_be_swept(site, tmp_path):
+    words = ["kvx_layers", "model=tinyllama", "device=h100_80gb"]
+    swept = kvpipe(site, tmp_path, "-m", *words, "command.first=2,3", "report=text")
+    assert swept.returncode == 0 and "2 jobs, 2 fit" in swept.stdout, swept.stderr
+
+
+def test_an_installed_package_adds_a_command_with_json_files_and_help(site, tmp_path):
     words = ["kvx_layers", "model=tinyllama", "device=h100_80gb"]
     done = kvpipe(site, tmp_path, *words, "command.first=2", "report=json")
     assert done.returncode == 0, done.stderr
@@ -97,8 +104,6 @@ def test_an_installed_package_adds_a_command_with_json_files_sweeps_and_help(sit
     assert len(document["pages"]) == 2
     (left,) = tmp_path.glob("outputs/*/*/layers.json")
     assert json.loads(left.read_text()) == document
-    swept = kvpipe(site, tmp_path, "-m", *words, "command.first=2,3", "report=text")
-    assert swept.returncode == 0 and "2 jobs, 2 fit" in swept.stdout, swept.stderr
     wrong = kvpipe(site, tmp_path, *words, "command.first=0", "report=text")
     assert wrong.returncode == 2 and "command.first: expected at least 1" in wrong.stderr
     said = kvpipe(site, tmp_path, "kvx_layers", "--help", "report=text").stdout

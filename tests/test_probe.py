@@ -30,7 +30,10 @@ ON_EACH_COMMIT = {
     "cross": "openai/whisper-tiny",
 }
 QUICK = set(ON_EACH_COMMIT.values())
-MODELS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in CERTAIN]
+SLOWER = {ON_EACH_COMMIT["hybrid"], ON_EACH_COMMIT["shared"]}  # seconds each: of the full tier
+MODELS = [
+    pytest.param(name, marks=() if name in QUICK - SLOWER else pytest.mark.full) for name in CERTAIN
+]
 
 
 def file_of(name: str) -> ConfigFile:
@@ -61,8 +64,8 @@ def recorded_cache(groups: list[dict[str, Any]]) -> dict[int, set[str]]:
     return recorded_layers({"engine_specs": stored})
 
 
-def test_eight_models_of_different_kinds_are_probed_on_each_commit() -> None:
-    assert set(CERTAIN) >= QUICK and len(QUICK) == 8
+def test_a_model_of_each_kind_is_probed_most_of_them_on_each_commit() -> None:
+    assert set(CERTAIN) >= QUICK and len(QUICK - SLOWER) == 6
 
 
 @pytest.mark.parametrize("name", MODELS)

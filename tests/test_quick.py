@@ -39,7 +39,7 @@ def agree(*overrides: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "options", [OPTIONS[::21], pytest.param(OPTIONS, marks=pytest.mark.full)], ids=["some", "all"]
+    "options", [OPTIONS[::40], pytest.param(OPTIONS, marks=pytest.mark.full)], ids=["some", "all"]
 )
 def test_shipped_options_compose_the_same_both_ways(options: list[tuple[str, str]]) -> None:
     with configuration():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
@@ -15,16 +16,18 @@ import pytest
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run as main
+from kvpipe.report.text import write_lines
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.simulation import ReplayResult, read_trace, replay, run
 from kvpipe.simulation.named_chain import NamedChain
-from kvpipe.simulation.plot import render_svg
+from kvpipe.simulation.plot import levels, render_svg, round_step
 from kvpipe.simulation.text import render
 from kvpipe.simulation.traces.base import TraceRequest
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.stages.grouping.planning import plan
+from kvpipe.text.lines import Line
 
 HEAD: dict[str, Any] = {"num_kv_heads": 1, "head_size": 8, "dtype": "bfloat16"}
 # The folder of the full original traces, where somebody has them.
@@ -486,7 +489,8 @@ def test_the_text_keeps_within_the_width_and_its_labels_in_their_column(width: i
     assert max(map(len, lines)) <= width
     labels = [line[:12].strip() for line in lines]
     assert [label for label in labels if label] == [
-        *("replay", "requests", "together", "blocks", "over time", "pool", "prefix", "ran dry"),
+        *("replay", "requests", "together", "wait", "first token", "each token", "blocks"),
+        *("over time", "pool", "prefix", "ran dry"),
         "gap",
     ]
     assert all(line[12] != " " for line in lines if not line.startswith("over time"))
@@ -498,6 +502,42 @@ def test_one_is_not_written_as_many() -> None:
     assert "capacity's closed form: 1 request of" in text and "in 1 step " in text
     shown = text + render_svg(result)
     assert re.search(r"(?<![\d,.])1 (requests|tokens|blocks|steps|preemptions)\b", shown) is None
+
+
+def test_idle_time_is_drawn_idle() -> None:
+    """Two requests of part of a second, 100 s apart: two ticks, and nothing between them."""
+    apart = [TraceRequest(arrival_s=t, prompt_tokens=2000, output_tokens=10) for t in (0, 100)]
+    trace = read_trace(section("azure_code_sample", arrivals="trace"))
+    result = replay(apart, plan_of(400), trace.options)
+    ((start, end),) = result.idle
+    assert 0 < start < 5 and end == 100.0
+    used = levels(result, lambda point: point.in_use, idle=lambda point: 0)
+    between = [blocks for time_s, blocks in used if start <= time_s < end]
+    assert between == [0] and max(blocks for _, blocks in used) == result.peak_in_use
+    svg = ElementTree.fromstring(render_svg(result, "a model on a card"))
+    words = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert "a model on a card, azure: at most 1 request together" in str(words[-3])
+    assert {"0", "20", "40", "60", "80", "100"} <= set(words) and "time, s (simulated)" in words
+
+
+@pytest.mark.parametrize(
+    ("whole", "step"), [(251, 50), (1977, 500), (0.7, 0.2), (6, 1), (1, 0.2), (86_400, 20_000)]
+)
+def test_ticks_are_round(whole: float, step: float) -> None:
+    assert round_step(whole) == pytest.approx(step)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "ascii"])
+def test_a_stdout_without_bars_is_given_others(encoding: str) -> None:
+    raw = io.BytesIO()
+    result = served(at_once(*[(100, 20)] * 9), plan_of(1 + 3 * 8))
+    lines = [Line(text) for text in render(result).split("\n")]
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    write_lines([*lines, Line("\u4e2d")], stream)
+    stream.flush()
+    shown = raw.getvalue().decode(encoding)
+    over_time = next(line for line in shown.splitlines() if line.startswith("over time"))
+    assert set(over_time[12:]) <= set(" .:-=+*#@") and "@" in over_time and shown.endswith("?\n")
 
 
 def test_points_of_the_plot_keep_the_peak() -> None:

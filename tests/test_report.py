@@ -273,7 +273,7 @@ def test_a_peak_far_above_the_steady_state_is_a_warning() -> None:
 
 def test_a_plan_that_holds_no_request_is_said_to_in_the_first_lines() -> None:
     tight = plan_of(layers_of((full(), 32)), (GIB // 2,), length=8176)
-    assert "IT DOES NOT HOLD ONE REQUEST of max_model_len 8,176" in words_of(report_of(tight))[:300]
+    assert "DOES NOT FIT: no request of 8,176" in words_of(report_of(tight))[:300]
 
 
 def test_much_padding_is_a_warning_and_little_is_not() -> None:
@@ -327,8 +327,8 @@ def test_the_text_answers_in_the_order_of_need() -> None:
     lowered = replace(LLAMA, requested_len=131072)
     lines = text_of(report_of(lowered))
     wanted = [
-        "IT FITS: max_model_len 8,176 tokens, 512 blocks, 1.00 GiB",
-        "lowered from 131,072",
+        "IT FITS: 8,176 tokens",
+        "512 blocks, 1.00 GiB; max_model_len lowered from 131,072",
         "requests that fit",
         "longest request: 8,176 tokens",
         "a request costs 0 B + 128.0 KiB a token",

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 import kvpipe
+from kvpipe.commands.base import Command
 from kvpipe.errors import KvpipeError
+from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import words_to_overrides
 from kvpipe.report.document import plan_document
 from kvpipe.report.folded import folded
 from kvpipe.report.json_ import failure_document
@@ -93,6 +96,22 @@ def test_a_document_says_of_what_it_is_and_is_as_its_schema_says(command, reques
     check(command, document)
     assert document["schema"] == f"kvpipe.{command}" and document["model"] == "Qwen/Qwen3-8B"
     assert document["device_bytes"] > 2**35 and document["tensor_parallel_size"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("compare", ["compare", "model=qwen3_8b", "device=l4", "scheduler.max_model_len=4096"]),
+        ("compare", ["compare", "model=llama4_scout", "device=b300", "weights=fp8"]),
+        ("engine_plan", ["run", "model=qwen3_next", "device=h200", "tp=4", "engine=sglang"]),
+        ("engine_plan", ["run", "model=gemma3_27b", "device=h200", "engine=transformers"]),
+    ],
+)
+def test_engines_side_by_side_are_as_their_schema_says(name, words):
+    prepared = prepared_request(words_to_overrides(words)).prepared
+    document = prepared.config.plugins["command"].make(Command).run(prepared, None).document
+    check(name, document)
+    assert document["schema"] == f"kvpipe.{name}"
 
 
 @pytest.mark.parametrize(

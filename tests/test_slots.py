@@ -220,6 +220,22 @@ def test_the_guard_finds_a_worse_length_exactly_where_there_is_one(seed: int) ->
     assert guard.never_more(mine, other) is not really
 
 
+def test_the_guard_looks_at_the_last_period_where_the_longest_length_says_nothing() -> None:
+    """Blocks of 48 tokens and 301 bytes against 16 and 100, and three states: worse by a byte more
+    every 48 tokens, at the first token of a block, and never yet at the last."""
+    full = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=64, dtype="bfloat16")
+    state = StateArray(name="ssm", shape=(4, 4), dtype="float32")
+    states = (MambaSpec(block_size=9999, states=(state,)),) * 3
+    mine = Demand(specs=(full.with_block_size(48),), slot_bytes=301)
+    other = Demand(specs=(full, *states), slot_bytes=100)
+
+    def guard(longest: int) -> Guard:
+        return Guard(RequestLimits(max_model_len=longest, max_num_batched_tokens=64))
+
+    assert guard(48 * 99).never_more(mine, other)
+    assert guard(48 * 120).worse_at(mine, other) == 48 * 119 + 1
+
+
 def test_a_spec_that_says_no_rhythm_is_never_promised_more_than_a_proof_needs() -> None:
     class Silent(SlidingWindowSpec):
         kind = "silent"
@@ -233,6 +249,7 @@ def test_a_spec_that_says_no_rhythm_is_never_promised_more_than_a_proof_needs() 
     one = Demand(specs=(spec,), slot_bytes=100)
     assert guard.never_more(Demand(specs=(spec.with_block_size(48),), slot_bytes=100), one)
     assert guard.worse_at(Demand(specs=(spec.with_block_size(48),), slot_bytes=99), one) is None
+    assert guard.worse_at(Demand(specs=(spec.with_block_size(48),), slot_bytes=101), one) == 1
     finer = Demand(specs=(spec.with_block_size(24),), slot_bytes=1)
     assert guard.worse_at(finer, one) == 0  # surely smaller, but by no proof
 

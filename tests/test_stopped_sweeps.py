@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+import kvpipe.front.jobs_here as jobs_here
 import kvpipe.front.sweep as sweep
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
 from kvpipe.front.sweep_folder import sweep_folder
 
-JOBS = ["-m", "cache.block_size=16,32,48,64", "backend=meta", "hydra.sweep.dir=s"]
+JOBS = ["-m", "cache.block_size=16,32,48", "backend=meta", "hydra.sweep.dir=s"]
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +32,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def counted(monkeypatch: pytest.MonkeyPatch, kill_before: int, number: int) -> list[str]:
     """The jobs that start from now on; this process is sent a signal before one of them."""
     started: list[str] = []
-    job = sweep._job
+    job = jobs_here.run_one_here
 
-    def counting(config):
-        started.append(str(config.cache.block_size))
+    def counting(folder, words, at):
+        started.append(dict(word.split("=") for word in words)["cache.block_size"])
         if len(started) == kill_before:
             os.kill(os.getpid(), number)
-        return job(config)
+        return job(folder, words, at)
 
-    monkeypatch.setattr(sweep, "_job", counting)
+    monkeypatch.setattr(jobs_here, "run_one_here", counting)
     return started
 
 
@@ -49,17 +51,17 @@ def counted(monkeypatch: pytest.MonkeyPatch, kill_before: int, number: int) -> l
 def test_a_signal_ends_a_sweep_with_the_table_and_the_same_command_goes_on(
     number, code, capsys, folder, monkeypatch
 ):
-    started = counted(monkeypatch, 3, number)
+    started = counted(monkeypatch, 2, number)
     assert run(JOBS) == code
     out, err = capsys.readouterr()
-    assert "4 jobs, 2 fit" in out and "lost" in out
+    assert "3 jobs, 1 fit" in out and "lost" in out
     assert f"stopped by {number.name}; the same command with hydra.sweep.dir=" in err
-    assert (folder / "s/sweep.csv").read_text().count(",fits,0,") == 2
+    assert (folder / "s/sweep.csv").read_text().count(",fits,0,") == 1
     kept = (folder / "s/0/plan.json").read_text()
     assert run(JOBS) == 0
     out, err = capsys.readouterr()
-    assert "4 jobs, 4 fit" in out and "2 jobs are done, 2 to go" in err
-    assert started == ["16", "32", "48", "48", "64"]
+    assert "3 jobs, 3 fit" in out and "1 job done, 2 to go" in err
+    assert started == ["16", "32", "32", "48"]
     assert (folder / "s/0/plan.json").read_text() == kept
     assert [path.name for path in folder.iterdir()] == ["s"]
 
@@ -84,6 +86,28 @@ def test_one_process_at_a_time_runs_a_sweep(capsys, folder):
     refused = pytest.raises(ConfigError, match="no other process")
     with sweep_folder(folder / "s", jobs), refused, sweep_folder(folder / "s", jobs):
         raise AssertionError("two at once")
+
+
+def test_what_to_type_to_go_on_is_what_a_shell_takes(folder):
+    assert sweep._in_a_shell(Path("outputs/a-1")) == "hydra.sweep.dir=outputs/a-1"
+    (word,) = shlex.split(sweep._in_a_shell(Path("e='f (g)")))
+    assert word == r"hydra.sweep.dir='e=\'f (g)'"
+
+
+@pytest.mark.parametrize("name", ["sweep.json", ".lock", "0/result.json"])
+def test_what_somebody_put_into_the_folder_is_not_waited_for(name, folder):
+    """A FIFO in the place of a file: a new folder, or a word, at once."""
+    jobs = [["a=1"], ["a=2"]]
+    with sweep_folder(folder / "s", jobs):
+        (folder / "s/0").mkdir()
+    (folder / "s" / name).unlink(missing_ok=True)
+    os.mkfifo(folder / "s" / name)
+    if name == ".lock":
+        with pytest.raises(OSError, match="lock"), sweep_folder(folder / "s", jobs):
+            raise AssertionError("a lock that is none")
+        return
+    with sweep_folder(folder / "s", jobs) as ours:
+        assert ours == folder / ("s-1" if name == "sweep.json" else "s")
 
 
 def whole(path: Path) -> bool:
@@ -111,7 +135,7 @@ def test_killed_at_any_moment_nothing_is_half_and_the_sweep_goes_on(folder):
             hidden = path.name.startswith(".") and path.suffix not in (".lock", "")
             assert path.is_dir() or hidden or whole(path), path
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and "4 jobs, 4 fit" in done.stdout, done.stderr
+    assert done.returncode == 0 and "3 jobs, 3 fit" in done.stdout, done.stderr
 
 
 @pytest.mark.full

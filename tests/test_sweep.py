@@ -12,6 +12,7 @@ from kvpipe.front.main import run
 from kvpipe.front.sweep_folder import row_of_job
 
 FOUR = ["-m", "cache=full,sliding", "cache.block_size=16,32", "backend=meta"]
+full = pytest.mark.full
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def test_a_sweep_ends_in_one_table_and_one_csv(capsys, folder):
     assert not (folder / "multirun").exists()
 
 
-@pytest.mark.full
+@full
 def test_joblib_gives_the_same_table(capsys, folder, tmp_path_factory, monkeypatch):
     assert run(FOUR) == 0
     here = rows(folder)
@@ -48,6 +49,7 @@ def test_joblib_gives_the_same_table(capsys, folder, tmp_path_factory, monkeypat
     assert rows(elsewhere) == here
 
 
+@full
 def test_a_job_with_a_wrong_value_is_its_status_and_the_others_run(capsys, folder):
     assert run(["-m", "cache.block_size=16,abc,32", "backend=meta"]) == 2
     table = rows(folder)
@@ -55,28 +57,31 @@ def test_a_job_with_a_wrong_value_is_its_status_and_the_others_run(capsys, folde
     assert "got 'abc'" in table[1]["error"]
 
 
+@full
 def test_the_largest_exit_code_is_returned(folder):
     assert run(["-m", "scheduler.max_model_len=4096,131072", "backend=meta"]) == 1
     assert [row["status"] for row in rows(folder)] == ["fits", "does_not_fit"]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ["cache=full,slding"],
-        ["cache=full,sliding", "cache.block_sze=3"],
-        ["cache=full,sliding", "+cache.blocksize=3"],
-        ["model=llama,nobody"],
-        ["grouping=hybrid,other"],
-        ["cache.block_size=[1,"],
-        ["cache.block_size=interval(1,2)"],
-        ["cache=glob(zz*)"],
-        ["cache.block_size=range(0,200000)"],
-        ["cache=full,sliding", "hydra.sweep.dir=/proc/nobody"],
-        ["cache=full,sliding", "hydra.sweep.subdir=same"],
-        ["cache=full,sliding", "hydra.launcher._target_=os.abort"],
-    ],
-)
+WRONG = [
+    ["cache=full,slding"],
+    ["grouping=hybrid,other"],
+    ["cache.block_size=range(0,200000)"],
+    ["cache=full,sliding", "hydra.launcher._target_=os.abort"],
+]
+MORE_WRONG = [
+    ["cache=full,sliding", "cache.block_sze=3"],
+    ["cache=full,sliding", "+cache.blocksize=3"],
+    ["model=llama,nobody"],
+    ["cache.block_size=[1,"],
+    ["cache.block_size=interval(1,2)"],
+    ["cache=glob(zz*)"],
+    ["cache=full,sliding", "hydra.sweep.dir=/proc/nobody"],
+    ["cache=full,sliding", "hydra.sweep.subdir=same"],
+]
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, *(pytest.param(w, marks=full) for w in MORE_WRONG)])
 def test_an_unknown_name_in_any_job_stops_the_sweep_before_it_writes(wrong, capsys, folder):
     assert run(["-m", *wrong, "backend=meta"]) == 2
     out, err = capsys.readouterr()
@@ -85,10 +90,6 @@ def test_an_unknown_name_in_any_job_stops_the_sweep_before_it_writes(wrong, caps
 
 
 def test_json_is_one_line_a_job(capsys):
-    assert run([*FOUR, "report=json"]) == 0
-    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [document["job"] for document in documents] == ["0", "1", "2", "3"]
-    assert [d["plan"]["max_model_len"] for d in documents] == [8176, 8160, 131072, 131072]
     assert run(["-m", "cache.block_size=16,abc", "backend=meta", "report=json"]) == 2
     good, bad = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (good["status"], bad["status"], bad["exit_code"]) == ("fits", "wrong_request", 2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kvpipe.errors import ConfigError
+from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
-from kvpipe.front.words import flags_to_words, words_to_overrides
+from kvpipe.front.words import FLAGS, flags_to_words, words_to_overrides
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.nicknames import hub_name_is_shipped, option_named
 from kvpipe.text.quantities import parse_length, parse_size
@@ -37,7 +38,14 @@ def meant(line: str) -> list[str]:
             "--on 4xh200 pp=2",
             "device=h200 parallel.tensor_parallel_size=2 parallel.pipeline_parallel_size=2",
         ),
-        ("--on 4xh200 tp=2", "device=h200 parallel.tensor_parallel_size=2"),
+        (
+            "--on 4xh200 tp=2 dp=2",
+            "device=h200 parallel.tensor_parallel_size=2 parallel.data_parallel_size=2",
+        ),
+        (
+            "--on 4xh200 dp=2",
+            "device=h200 parallel.tensor_parallel_size=2 parallel.data_parallel_size=2",
+        ),
         ("find gpt-oss-20b tp=2", "command=find model=gpt_oss_20b parallel.tensor_parallel_size=2"),
     ],
 )
@@ -91,7 +99,8 @@ def test_a_name_that_is_not_shipped_is_not_guessed(said: str) -> None:
         ("--context --kv fp8", "--context: expected a value"),
         ("--on 3xh100 pp=2", "device: expected cards for 2 stages, got 3 cards"),
         ("--on 2xh100,4xh200", "device: expected one number of cards"),
-        ("--on 0xh100", "device: expected one number of cards"),
+        ("--on 0xh100", "device: expected at least one card"),
+        ("--on 4xh200 tp=2", "device: expected 2 cards, as TP x PP x DP, got 4"),
         ("llama gemma_2b", "got 'gemma_2b'"),
     ],
 )
@@ -112,3 +121,28 @@ def test_sizes(text: str, num_bytes: int) -> None:
 def test_lengths_are_counted_in_1024s() -> None:
     assert (parse_length("32k"), parse_length("128K"), parse_length("1M")) == (32768, 131072, 2**20)
     assert parse_length("32kk") == "32kk" and parse_length(7) == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["llama-3.1-70", "--on", "h200"], "did you mean llama3_70b"),
+        (["llama", "--on", "2xh100", "tp=4"], "expected 4 cards, as TP x PP x DP, got 2"),
+        (["llama", "--context", "32k", "scheduler.max_model_len=8192"], "to be said once"),
+        (["llama", "--onn", "h100"], "did you mean --on?"),
+        (["llama", "--users", "-1"], "want.requests: expected a whole number of users from 1"),
+        (["llama", "--users", "0"], "want.requests: expected a whole number of users from 1"),
+    ],
+)
+def test_words_that_contradict_or_nearly_mean_something_are_told_so(words, said, capsys):
+    assert run([*words, "report=text"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and len(err.splitlines()) == 1
+
+
+def test_help_names_the_flags_and_lists_a_group(capsys):
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(flag in out for flag in FLAGS)
+    assert run(["--help", "model"]) == 0
+    assert "gemma3_27b" in capsys.readouterr().out

@@ -30,7 +30,7 @@ SCHEMAS = ROOT / "kvpipe" / "schemas"
 # Objects whose keys are names of things, not keys of ours.
 MAPS = re.compile(
     r"(config|backend|seconds|log|bytes\.causes|.*\.(fields|peak|steady|changes)|advice\[\]"
-    r"|notes\[\]\.changes.*|findings\[\]\.value)"
+    r"|.*\.?files|notes\[\]\.changes.*|findings\[\]\.value)"
 )
 REPEAT = {
     "type": "object",
@@ -60,6 +60,16 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "device=cpu", "trace=azure_code_sample", "engine=vllm_0_33"],
     ),
     "doctor": (["sample"],),
+    "compare": (
+        ["model=llama", "device=h100", "scheduler.max_model_len=8192"],
+        ["model=jamba", "device=b300", "scheduler.max_model_len=8192", "engines=[sglang,kvpipe]"],
+        ["model=llama4_scout", "device=cpu", "cache.kv_cache_memory_bytes=30GiB"],
+    ),
+    "engine_plan": (
+        ["model=llama", "device=h100", "engine=sglang", "scheduler.max_model_len=8192"],
+        ["model=gpt_oss_20b", "device=h100", "engine=tensorrt_llm", "scheduler.max_num_seqs=8"],
+        ["model=gemma3_27b", "device=h200", "engine=llama_cpp", "scheduler.max_model_len=8192"],
+    ),
     "failure": (
         ["model=llama3_70b", "device=l4"],
         ["model=llama", "cache.block_size=abc"],
@@ -78,6 +88,9 @@ def documents(name: str) -> Iterator[Any]:
         try:
             if name in COMMANDS:
                 yield answer_of_command([name, *overrides]).document
+                continue
+            if name == "engine_plan":
+                yield answer_of_command(["run", *overrides]).document
                 continue
             result = kvpipe.run(overrides)
             if name == "plan":

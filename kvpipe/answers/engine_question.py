@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from kvpipe.answers.stage_weights import stage_weights
 from kvpipe.engines.planned import Card, Question, RankQuestion
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, profiling_request
-from kvpipe.request.confdir import shipped_option
-from kvpipe.stages.profiling.base import ProfilingRequest, device_total
-from kvpipe.stages.profiling.estimate import EstimateProfiling, is_packed
+from kvpipe.stages.profiling.base import MemoryItem, ProfilingRequest, device_total
+from kvpipe.stages.profiling.estimate import is_packed
 from kvpipe.stages.profiling.estimates import activations, context
 
 
@@ -49,31 +49,20 @@ def question_of(prepared: Prepared) -> Question:
 def _ranks(prepared: Prepared, request: ProfilingRequest) -> tuple[RankQuestion, ...]:
     """The first rank of each stage: those of one stage are alike."""
     if prepared.config.cache.kv_cache_memory_bytes is not None:
-        weights = {rank.pp_rank: (0, "set", "not looked at") for rank in prepared.resolved.ranks}
+        none = MemoryItem(name="weights", num_bytes=0, how="set", source="not looked at")
+        weights = dict.fromkeys(range(request.parallel.pp), none)
     else:
-        weights = _weights(prepared, request)
+        weights = stage_weights(prepared)
     return tuple(
         RankQuestion(
             layers=rank.layers,
-            weight_bytes=weights[rank.pp_rank][0],
-            weights_how=weights[rank.pp_rank][1],
-            weights_source=weights[rank.pp_rank][2],
+            weight_bytes=weights[rank.pp_rank].num_bytes,
+            weights_how=weights[rank.pp_rank].how,
+            weights_source=weights[rank.pp_rank].source,
         )
         for rank in prepared.resolved.ranks
         if rank.tp_rank == 0
     )
-
-
-def _weights(prepared: Prepared, request: ProfilingRequest) -> dict[int, tuple[int, str, str]]:
-    """Stage -> bytes, how they are known, source."""
-    chosen = prepared.config.plugins["profiling"]
-    options = chosen.options
-    if not isinstance(options, EstimateProfiling.Options):
-        options = EstimateProfiling.Options(**shipped_option("profiling", "estimate"))
-    estimate = EstimateProfiling(options)
-    stages = range(request.parallel.pp)
-    items = {stage: estimate.weights(stage, request) for stage in stages}
-    return {stage: (item.num_bytes, item.how, item.source) for stage, item in items.items()}
 
 
 def _card(request: ProfilingRequest) -> Card:

@@ -59,7 +59,11 @@ class LogComparison:
     def nearest(self) -> tuple[Reproduction, ...]:
         """The rules that come nearest by how far off their figures are; all of them, on a tie."""
         least = min((each.apart for each in self.by_rules), default=0.0)
-        return tuple(each for each in self.by_rules if each.apart - least <= TIED)
+        return tuple(
+            each
+            for each in self.by_rules
+            if each.apart == least or each.apart - least <= TIED  # both may be infinite
+        )
 
 
 def compare_with_log(prepared: Prepared, log: EngineLog, max_model_len: int) -> LogComparison:

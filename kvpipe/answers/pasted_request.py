@@ -33,6 +33,14 @@ _SAME_SHAPE = re.compile(
 )
 
 
+class TooLittleSaid(ConfigError):
+    """A model or a device that nothing names; log: what was pasted says something without them."""
+
+    def __init__(self, problems: list[Problem], log: EngineLog | None) -> None:
+        super().__init__(problems)
+        self.log = log
+
+
 @dataclass(frozen=True, kw_only=True)
 class PastedRequest:
     """log, command: what was found (None: not there). prepared: the request they stand for."""
@@ -43,8 +51,8 @@ class PastedRequest:
 
 
 def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
-    """prepared: the request without the file, which says what the user said. ConfigError with what
-    is missing."""
+    """prepared: the request without the file, which says what the user said. TooLittleSaid with
+    what is missing."""
     text = _head(path)
     log, command = _log(path), read_pasted(text)
     if log is None and command is None:
@@ -88,14 +96,14 @@ def _filled(
     if not _is_said(said, "device"):
         raw["device"] = _device(log, text, problems)
     if problems:
-        raise ConfigError(problems)
+        raise TooLittleSaid(problems, log)
     if not _is_said(said, "engine"):
         raw["engine"] = _engine(log)
     if not _is_said(said, "scheduler"):
         raw["scheduler"] = shipped_option("scheduler", "default") | _of_the_engine()
     if not _is_said(said, "profiling"):
         raw["profiling"] = _profiling(log, path)
-    settings = {**(command.settings if command else {}), **(log.settings if log else {})}
+    settings = {**(command.settings if command else {}), **_of_log(log)}
     for key, value in settings.items():
         section, _, name = key.partition(".")
         if key not in said and name in raw.get(section, {}):
@@ -130,6 +138,18 @@ def _profiling(log: EngineLog | None, path: str) -> dict[str, Any]:
     if log is not None and (log.per_rank("available_kv") or log.per_rank("pools")):
         return {"name": "log", "path": path}
     return shipped_option("profiling", "estimate")
+
+
+def _of_log(log: EngineLog | None) -> dict[str, Any]:
+    """Its settings, its share of the card, and what others held of it."""
+    if log is None:
+        return {}
+    settings = dict(log.settings)
+    if log.utilization is not None and log.engine == "vllm":
+        settings["cache.gpu_memory_utilization"] = log.utilization
+    if log.held_by_others:
+        settings["profiling.other_instances_bytes"] = log.held_by_others
+    return settings
 
 
 def _model(

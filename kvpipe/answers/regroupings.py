@@ -11,12 +11,12 @@ from typing import Any
 
 from kvpipe.answers.remedies import Advice, advice, fits
 from kvpipe.cache.plan import Capacity, Plan
-from kvpipe.engines.base import Engine
 from kvpipe.notes import Note
-from kvpipe.pipeline import Result
+from kvpipe.pipeline import Result, block_rules
 from kvpipe.text.figures import count, percent, size
 
 MANY_TABLES = 8
+SPLIT_TABLES = 16  # so many come from layers of which there are few, and no other's size fits
 WORTH = 0.02  # share of a request's steady bytes from which on another plan is named
 MUCH_IN_FLIGHT = 4096  # tokens
 FEWER_IN_FLIGHT = 2048
@@ -52,6 +52,8 @@ def _many_tables(result: Result, cap: Capacity) -> Iterator[Note]:
         return
     text = f"{count(tables, 'block table')}: each is built, copied and read in every step"
     if result.plan.slots is None:
+        if tables < SPLIT_TABLES:
+            return
         text += "; layers that differ from the others in K/V heads, head size or dtype, such as a "
         text += "drafter's, make them many"
         yield Note(text=text)
@@ -83,7 +85,7 @@ def _newer_release(result: Result, cap: Capacity) -> Iterator[Note]:
 
 def _blocks_outermost(result: Result, cap: Capacity) -> Iterator[Note]:
     """Layouts that put blocks outermost pack layers of several sizes: better or worse, by model."""
-    rules = result.prepared.config.plugins["engine"].make(Engine).rules
+    rules = block_rules(result.prepared.config)
     if not rules.packed_groups or result.prepared.config.placement.name != "auto":
         return
     if found := _tried(result, {"placement.name": "blnhc"}, _takes_less(cap)):

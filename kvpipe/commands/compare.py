@@ -5,14 +5,16 @@ Files: compare.json (every figure) and cards.svg (the cards side by side).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from kvpipe.answers.engine_comparison import compare_engines
+from kvpipe.answers.engine_comparison import Compared, compare_engines
+from kvpipe.answers.speed import speed_of
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.cards import cards
-from kvpipe.report.comparison import document, sections
+from kvpipe.report.comparison import Fastest, document, sections
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import lay_out
 
@@ -36,19 +38,41 @@ class Compare(Command):
         resolved = prepared.resolved
         model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
         heading, length = f"{model} on {resolved.device.name}", resolved.limits.max_model_len
+        fastest = _fastest(prepared, found)
         users = {each.name: each.plan.users.steady for each in found if each.plan is not None}
         serves = any(users.values())
         return Answer(
             status="fits" if serves else "does_not_fit",
             exit_code=0 if serves else 1,
-            lines=partial(lay_out, sections(found, heading, length)),
-            document=document(found, model, resolved.device.name, length, job),
+            lines=partial(lay_out, sections(found, heading, length, fastest)),
+            document=document(found, prepared, fastest),
             pictures={"cards.svg": cards(found, f"{heading}, {length:,} tokens")},
             fields={f"users_{name}": count for name, count in users.items()},
             complaints=()
             if serves
             else (f"command.engines: no engine runs one request of {length:,} tokens here",),
         )
+
+
+def _fastest(prepared: Prepared, found: Sequence[Compared]) -> Fastest:
+    """Each engine's users at the asked length, on the same bound."""
+    speed, parallel = speed_of(prepared), prepared.resolved.parallel
+    cards, limits = parallel.tp * parallel.pp, prepared.resolved.limits
+    bound = speed.bound
+    if bound is None:
+        return Fastest(token_s={}, first_token_s=None, cards=cards, why=speed.why)
+    return Fastest(
+        token_s={
+            each.name: bound.token_seconds(each.plan.users.steady, limits.max_model_len)
+            for each in found
+            if each.plan is not None and each.plan.users.steady
+        },
+        first_token_s=bound.first_token_seconds(
+            limits.max_model_len, limits.max_num_batched_tokens
+        ),
+        cards=cards,
+        why=speed.why,
+    )
 
 
 PLUGIN = Compare

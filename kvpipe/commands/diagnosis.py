@@ -6,15 +6,17 @@ known to help, the trouble is called unknown, with the figures that do not add u
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
 from kvpipe.answers.pasted_request import PastedRequest
 from kvpipe.answers.remedies import changed, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
+from kvpipe.commands.full_card import of_full_card
+from kvpipe.commands.trouble import Trouble
+from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.logs.contradictions import contradictions
 from kvpipe.logs.engine_log import EngineLog
@@ -41,25 +43,17 @@ _ITEMS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trouble:
-    """text: what is wrong. stops: the engine does not start, or serves nothing. change: what was
-    planned against it (empty: nothing is known to help)."""
-
-    text: str
-    stops: bool = False
-    change: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """about: one line on what was read. memory: where it went. capacity: what the engine's capacity
-    line means. troubles: worst first. paste: the changed line ("" none is needed, or known)."""
+    line means. troubles: worst first. paste: the changed line ("" none is needed, or known).
+    first: what must be done before it is run."""
 
     about: str
     memory: tuple[str, ...]
     capacity: tuple[str, ...]
     troubles: tuple[Trouble, ...]
     paste: str
+    first: str = ""
 
     @property
     def stops(self) -> bool:
@@ -71,9 +65,11 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
     prepared, log = pasted.prepared, pasted.log
     compared = _compared(prepared, log)
     profile, plan, error, notes = _tried(prepared)
+    card = list(of_full_card(log, prepared)) if log is not None else []
     troubles = [
+        *card,
         *_of_the_log(log, compared),
-        *_of_the_plan(prepared, error),
+        *(() if card else _of_the_plan(prepared, error)),
         *(_of_note(note) for note in notes if note.is_warning),
     ]
     troubles.sort(key=lambda trouble: not trouble.stops)
@@ -83,6 +79,19 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
         capacity=tuple(_capacity(compared, plan, prepared)),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
+        first=next((trouble.first for trouble in troubles if trouble.first), ""),
+    )
+
+
+def of_log_alone(log: EngineLog) -> Diagnosis:
+    """What a log says without the model and the card it is of."""
+    troubles = [*of_full_card(log, None), *_of_the_log(log, None)]
+    return Diagnosis(
+        about=f"the log of {_ended(log)}: {_engine(log)}",
+        memory=tuple(_memory(log, None)),
+        capacity=(),
+        troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
+        paste="",
     )
 
 
@@ -130,9 +139,17 @@ def _about(pasted: PastedRequest) -> str:
     where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
     if log is None:
         return f"a command line: {where}, estimated"
-    name = log.engine + (f" {log.version}" if log.version else "")
-    ended = "a start that was refused" if log.refused else "a start"
-    return f"the log of {ended}: {name}, {where}"
+    return f"the log of {_ended(log)}: {_engine(log)}, {where}"
+
+
+def _engine(log: EngineLog) -> str:
+    return log.engine + (f" {log.version}" if log.version else "")
+
+
+def _ended(log: EngineLog) -> str:
+    if log.refused:
+        return "a start that was refused"
+    return "a start that failed" if log.short_of or log.ran_out else "a start"
 
 
 def _memory(log: EngineLog | None, profile: MemoryProfile | None) -> Iterator[str]:
@@ -180,23 +197,28 @@ def _capacity(
 
 # --- what is wrong ---
 def _of_the_log(log: EngineLog | None, compared: LogComparison | None) -> Iterator[Trouble]:
-    if log is None or compared is None:
+    if log is None:
         return
     if log.refused:
         yield Trouble(text=_refusal(log), stops=True)
     for text in contradictions(log):
         yield Trouble(text=f"the log contradicts itself: {text}")
-    if compared.by_rules and not compared.agreeing and any(n.terms for n in compared.nearest):
+    if (
+        compared is not None
+        and compared.by_rules
+        and not compared.agreeing
+        and any(n.terms for n in compared.nearest)
+    ):
         nearest = compared.nearest[-1]
         figures = "; ".join(explain(nearest, compared.printed, len(log.ranks)))
         tried = f" ({compared.searched:,} readings tried)" if compared.searched else ""
         yield Trouble(text=f"unknown: these figures do not add up{tried}: {figures}")
     if log.error and not log.refused:
-        yield Trouble(text=f"it ended with: {log.error[:160]}", stops=True)
+        yield Trouble(text=f"it ended with: {log.error}", stops=True)
 
 
 def _refusal(log: EngineLog) -> str:
-    parts = ["the engine refused to start: its cache is too small for max_model_len"]
+    parts = ["the engine refused to start: its cache is too small for --max-model-len"]
     length = log.counts.get("max_model_len")
     if length:
         parts.append(f" {length:,}")
@@ -214,25 +236,32 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Troub
         return
     ways = list(ways_out(prepared))
     change = dict(ways[0].changes) if ways else None
-    told = ", or ".join(map(str, ways)) or "no single change of settings makes it fit"
-    yield Trouble(
-        text=f"{' '.join(error.lines())} Planned, and fits: {told}", stops=True, change=change
-    )
+    told = ", or ".join(words_of(way.changes) for way in ways)
+    why = ". ".join(line.rstrip(".") for line in error.lines())
+    planned = f"Planned, and fits: {told}" if told else "No single change of settings makes it fit"
+    yield Trouble(text=f"{in_flags(why)}. {planned}", stops=True, change=change)
 
 
 def _of_note(note: Note) -> Trouble:
     knob = f". Knob: {note.knob}" if note.knob else ""
     change = dict(note.changes[0]) if note.changes else None
-    return Trouble(text=f"{note.text}{knob}", change=change)
+    return Trouble(text=in_flags(f"{note.text}{knob}"), change=change)
 
 
 # --- what to run ---
 def _paste(pasted: PastedRequest, plan: Plan | None, troubles: list[Trouble]) -> str:
-    """The serve line with the first change that can be planned; the plan's own where all is well
-    and nothing is known to be better."""
+    """The pasted line with the first change that can be planned, or a whole one; the plan's own
+    where all is well and nothing is known to be better. Where something stops the engine, only what
+    was planned against that."""
     prepared, command, log = pasted.prepared, pasted.command, pasted.log
     model = (command.model if command else None) or (log.model if log else None) or ""
-    changes = [trouble.change for trouble in troubles if trouble.change]
+    stopping = [trouble for trouble in troubles if trouble.stops]
+    changes = [t.change for t in stopping or troubles if t.change is not None]
+    if command is not None and (changes or not stopping):
+        said = said_changes(prepared.said, prepared.raw)
+        for change in changes or [{}]:
+            if line := changed_line(command, {**said, **change}):
+                return line
     for change in changes:
         try:
             made = prepare(changed(prepared.raw, change))
@@ -241,4 +270,4 @@ def _paste(pasted: PastedRequest, plan: Plan | None, troubles: list[Trouble]) ->
             return line_for(made, plan_with(made, memory, compared=()), model)
         except (ConfigError, DoesNotFit):
             continue
-    return line_for(prepared, plan, model) if plan is not None else ""
+    return line_for(prepared, plan, model) if plan is not None and not stopping else ""

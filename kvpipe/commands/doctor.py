@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from kvpipe.answers.pasted_request import read_pasted_request
+from kvpipe.answers.pasted_request import TooLittleSaid, read_pasted_request
 from kvpipe.commands.base import Command, CommandOptions
-from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose
+from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose, of_log_alone
 from kvpipe.engines.pasted import read_pasted
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.standard_input import kept_standard_input, kept_text
@@ -45,7 +45,12 @@ class Doctor(Command):
                 Problem("command.path", "a file to look at", "null", f"{knob}is piped in")
             )
         with _kept(str(SAMPLE) if path == "sample" else path) as kept:
-            found = diagnose(read_pasted_request(prepared, kept))
+            try:
+                found = diagnose(read_pasted_request(prepared, kept))
+            except TooLittleSaid as error:
+                if error.log is None:
+                    raise
+                return _asking(of_log_alone(error.log), error)
         lines = list(told(found))
         return Answer(
             status="does_not_fit" if found.stops else "fits",
@@ -63,6 +68,18 @@ def _kept(word: str) -> AbstractContextManager[str]:
     return kept_text(word) if is_line else kept_standard_input(word)
 
 
+def _asking(found: Diagnosis, error: TooLittleSaid) -> Answer:
+    """What the log says by itself, then what must be said for more."""
+    return Answer(
+        status=error.status,
+        exit_code=error.exit_code,
+        lines=lambda width: told(found),
+        document={"schema": "kvpipe.diagnosis", "schema_version": 1, **asdict(found)},
+        fields={"troubles": len(found.troubles), "paste": ""},
+        complaints=tuple(error.lines()),
+    )
+
+
 def told(found: Diagnosis) -> Iterator[Line]:
     """At most MOST_LINES lines: what was read, the memory, the troubles, the line to paste."""
     yield Line(found.about, "title")
@@ -77,7 +94,7 @@ def told(found: Diagnosis) -> Iterator[Line]:
     for trouble in kept:
         yield Line(f"! {trouble.text}", "bad" if trouble.stops else "warning")
     if found.paste:
-        yield Line("to run (planned):")
+        yield Line(f"to run{f' {found.first}' if found.first else ''} (planned):")
         yield Line(found.paste, "good")
 
 

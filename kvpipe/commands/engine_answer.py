@@ -11,6 +11,7 @@ from kvpipe.engines.planned import PlannedEngine
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.engine_plan import document, sections, summary
+from kvpipe.request.want import requests_asked
 from kvpipe.text.lines import Line, lay_out
 
 
@@ -20,19 +21,18 @@ def planned_engine(prepared: Prepared) -> PlannedEngine | None:
     return made if isinstance(made, PlannedEngine) else None
 
 
-def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None) -> Answer:
+def answer_of_engine(prepared: Prepared, engine: PlannedEngine) -> Answer:
     plan = plan_engine(engine, question_of(prepared))
     resolved = prepared.resolved
     model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
-    wanted = prepared.config.want.get("requests")
-    asked = wanted if isinstance(wanted, int) and wanted > 0 else 1
+    asked = requests_asked(prepared.config.want)
     serves = plan.users.steady >= asked
     return Answer(
         status="fits" if serves else "does_not_fit",
         exit_code=0 if serves else 1,
         lines=partial(lay_out, sections(plan, model, resolved.device.name)),
         verdict=_verdict(plan, asked),
-        document=document(plan, model, resolved.device.name, job),
+        document=document(plan, prepared),
         fields=summary(plan),
         complaints=() if serves else (_fewer(plan, asked),),
     )

@@ -5,6 +5,9 @@ Files: replay.json (every figure) and blocks_over_time.svg (the plot).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, Problem
@@ -13,6 +16,10 @@ from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import Line
+
+if TYPE_CHECKING:  # they need numpy
+    from kvpipe.simulation.result import ReplayResult
+    from kvpipe.simulation.traces.base import TraceOptions
 
 
 class Replay(Command):
@@ -35,28 +42,54 @@ class Replay(Command):
 
         trace = read_trace(prepared.config.trace)
         requests = trace.requests()
+        speed = speed_of(prepared, trace.options.efficiency)
         result = replay(
             requests,
             plan_of(prepared),
             trace.options,
             max_num_seqs=prepared.resolved.max_num_seqs,
             prefix_caching=prepared.config.cache.enable_prefix_caching,
+            best=speed.bound,
         )
+        timing = _timing(trace.options, speed)
+        unserved = _unserved(result)
         resolved = prepared.resolved
         heading = f"{resolved.model.name} on {resolved.device.name}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
         return Answer(
-            status="fits",
-            exit_code=0,
-            lines=lambda width: map(Line, render(result, heading, width).split("\n")),
-            document=document,
-            pictures={"blocks_over_time.svg": render_svg(result)},
+            status="does_not_fit" if unserved else "fits",
+            exit_code=1 if unserved else 0,
+            lines=lambda width: map(Line, render(result, heading, width, timing).split("\n")),
+            document={**document, "step_time": timing},
+            complaints=(unserved,) if unserved else (),
+            pictures={"blocks_over_time.svg": render_svg(result, heading)},
             fields={
                 "max_running": result.max_running,
                 "peak_in_use": result.peak_in_use,
                 "preemptions": result.counts.preemptions,
             },
         )
+
+
+def _timing(options: TraceOptions, speed: Speed) -> str:
+    """What a step takes, in words."""
+    if options.step_seconds != "auto" or options.prefill_tokens_per_second != "auto":
+        return "as trace.step_seconds and trace.prefill_tokens_per_second say (set, not measured)"
+    if speed.bound is None:
+        return f"20 ms and 20,000 tokens a second (nominal: {speed.why})"
+    return speed.why
+
+
+def _unserved(result: ReplayResult) -> str:
+    """Why the load is not served; "" where it is."""
+    if not result.counts.finished:
+        return f"trace: not one of {result.requests:,} requests finished"
+    if result.overload is None:
+        return ""
+    return (
+        f"trace: overloaded, {result.arrivals_s:,.0f} s of arrivals became "
+        f"{result.simulated_s:,.0f} s of work; lower trace.arrival_rate_scale, or serve with more"
+    )
 
 
 def plan_of(prepared: Prepared) -> Plan:

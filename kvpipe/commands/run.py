@@ -17,7 +17,7 @@ from kvpipe.pipeline import Prepared, execute
 from kvpipe.report.base import Answer
 from kvpipe.report.contents import contents
 from kvpipe.report.document import plan_document
-from kvpipe.report.first_screen import VERDICT_STYLES, first_screen
+from kvpipe.report.first_screen import first_screen
 from kvpipe.report.folded import folded
 from kvpipe.report.memory_map import memory_map
 from kvpipe.report.of_run import report_input
@@ -25,6 +25,7 @@ from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.report.verdict import running_at_once, verdict_of
+from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.text.figures import size
 from kvpipe.text.lines import Line, lay_out
@@ -64,8 +65,10 @@ class Run(Command):
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
 
+        requests_asked(prepared.config.want)  # wrong ones are told before anything is planned
+
         if engine := planned_engine(prepared):
-            return answer_of_engine(prepared, engine, job)
+            return answer_of_engine(prepared, engine)
         try:
             result = execute(prepared)
         except DoesNotFit as error:
@@ -108,16 +111,18 @@ def answer_of(report: ReportInput, *, full: bool = False) -> Answer:
 
 def _verdict_line(report: ReportInput) -> Line:
     verdict = verdict_of(report)
-    return Line(verdict.short, VERDICT_STYLES[verdict.word])
+    return Line(verdict.short, verdict.style)
 
 
 def _verdict(report: ReportInput) -> tuple[str, int, tuple[str, ...]]:
     """status, exit code, and why it is not "fits"."""
     if wrong := _unproven(report.verify):
         return "failed", 3, (wrong,)
-    if nothing := _holds_nothing(report.plan) or _holds_fewer(report):
-        return "does_not_fit", 1, (nothing,)
-    return "fits", 0, ()
+    verdict = verdict_of(report)
+    if verdict.status != "does_not_fit":
+        return verdict.status, 0, ()
+    why = _holds_nothing(report.plan) or _holds_fewer(report) or verdict.short
+    return verdict.status, 1, (why,)
 
 
 def _holds_fewer(report: ReportInput) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvpipe.engines.printed_arguments import printed_command
 from kvpipe.engines.serve import FLAGS, PARTITION, SWITCHES
 
 LONGEST = 2**16  # characters of a command that are read
@@ -27,7 +28,16 @@ _SHORT = {
     "--speculative-config": "speculative",
     "--num-speculative-tokens": "scheduler.num_speculative_tokens",
 }
-_KEYS = {**{flag.name: flag.key for flag in FLAGS}, **_SHORT}
+KEYS = {**{flag.name: flag.key for flag in FLAGS}, **_SHORT}
+# Flags without a value -> (setting, value).
+TURNED = {
+    **SWITCHES,
+    "--no-disable-hybrid-kv-cache-manager": ("cache.disable_hybrid_kv_cache_manager", "false"),
+    "--enforce-eager": ("profiling.enforce_eager", "true"),
+    "--no-enforce-eager": ("profiling.enforce_eager", "false"),
+}
+_ENDS = ("&&", "|", ";", "&", ">", ">>", "2>&1")
+_PROMPTS = ("$", "#", ">", "%")
 _MULTIPLES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 _NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([kKmMgG]?)")
 _LIST_ITEM = re.compile(r"[ \t]{0,80}- {1,4}(.{1,2000})")
@@ -35,20 +45,27 @@ _LIST_ITEM = re.compile(r"[ \t]{0,80}- {1,4}(.{1,2000})")
 
 @dataclass(frozen=True, kw_only=True)
 class Pasted:
-    """model: as written (None: none). settings: by key. unknown: flags that are no setting here."""
+    """model: as written (None: none). settings: by key. unknown: flags that are no setting here.
+    program, arguments: the words of the line up to the server's name, and after it; program is
+    empty where arguments alone were pasted."""
 
     model: str | None = None
+    program: tuple[str, ...] = field(default=(), compare=False)
+    arguments: tuple[str, ...] = field(default=(), compare=False)
     settings: dict[str, Any] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
 
 
 def read_pasted(text: str) -> Pasted | None:
-    """The last server command in the text; None where there is none."""
+    """The last server command in the text, or the last that a server printed of itself; None where
+    there is neither."""
     found = None
     for words in _commands(text[:LONGEST]):
         arguments = _arguments(words)
         if arguments is not None:
-            found = _read(arguments, _partition(words))
+            found = _read(words[: len(words) - len(arguments)], arguments, _partition(words))
+    if found is None and (printed := printed_command(text[:LONGEST])):
+        found = _read(printed[:2], printed[2:], None)
     return found
 
 
@@ -101,7 +118,7 @@ def _arguments(words: Sequence[str]) -> list[str] | None:
         if "vllm-openai" in word:  # an image whose entry point is the server
             return list(words[at + 1 :])
     is_list = bool(words) and words[0].startswith("--")
-    return list(words) if is_list and any(w.partition("=")[0] in _KEYS for w in words) else None
+    return list(words) if is_list and any(w.partition("=")[0] in KEYS for w in words) else None
 
 
 def _partition(words: Sequence[str]) -> str | None:
@@ -112,31 +129,42 @@ def _partition(words: Sequence[str]) -> str | None:
 
 
 # --- reading it ---
-def _read(words: list[str], partition: str | None) -> Pasted:
+def _read(program: Sequence[str], words: list[str], partition: str | None) -> Pasted:
     settings: dict[str, Any] = {}
     unknown: list[str] = []
     model: str | None = None
     if partition:
         settings["parallel.pipeline_partition"] = [_value(n) for n in partition.split(",") if n]
+    words = words[: next((at for at, word in enumerate(words) if _ends(word)), len(words))]
     rest = iter(words)
     for word in rest:
-        if word in ("&&", "|", ";", "&", ">", ">>", "2>&1"):
-            break
         name, has_value, value = word.partition("=")
         if not name.startswith("-"):
             model = model or name
             continue
         name = name.replace("_", "-")
-        if name in SWITCHES:
-            key, switched = SWITCHES[name]
+        if name in TURNED:
+            key, switched = TURNED[name]
             settings[key] = switched == "true"
-        elif name in _KEYS:
+        elif name in KEYS:
             text = value if has_value else next(rest, "")
-            _set(settings, _KEYS[name], text)
+            _set(settings, KEYS[name], text)
         else:
             unknown.append(name)
     model = settings.pop("model", None) or model
-    return Pasted(model=model, settings=settings, unknown=tuple(dict.fromkeys(unknown)))
+    program = [word for at, word in enumerate(program) if at or word not in _PROMPTS]
+    return Pasted(
+        model=model,
+        settings=settings,
+        unknown=tuple(dict.fromkeys(unknown)),
+        program=tuple(program),
+        arguments=tuple(words),
+    )
+
+
+def _ends(word: str) -> bool:
+    """Another command, or a remark."""
+    return word in _ENDS or word.startswith("#")
 
 
 def _set(settings: dict[str, Any], key: str, text: str) -> None:

@@ -211,7 +211,7 @@ def losses(pools: Pools, budget: int, users: int, length: int, needed: int) -> l
     """Where the budget's bytes are that hold nothing these users read; the largest first."""
     found = [
         Loss(
-            name="in no pool: rounding, padding, reserves",
+            name="in no pool: rounding, padding, reserves, a limit on requests",
             num_bytes=max(0, budget - sum(pool.num_bytes for pool in pools.pools)),
         )
     ]

@@ -17,11 +17,6 @@ _KINDS = (
 )
 
 
-def not_regular(path: Path) -> str:
-    """What it is in words; "" for a regular file. OSError where nothing is there."""
-    return kind_of(path.stat().st_mode)
-
-
 def open_regular(path: Path) -> BinaryIO:
     """The file, to be read. OSError, whose words are what stands there, where it is none: nothing
     is waited for, whatever takes its place meanwhile."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import BinaryIO
+from typing import IO
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.named import named
@@ -43,18 +43,18 @@ def kept_text(text: str) -> Iterator[str]:
 
 
 @contextmanager
-def _kept(content: BinaryIO) -> Iterator[str]:
+def _kept(content: IO[bytes]) -> Iterator[str]:
     with NamedTemporaryFile(prefix="kvpipe-", suffix=".log", delete=False) as kept:
         try:
             with named(kept.name):
-                _copy(content, kept)  # type: ignore[arg-type]
+                _copy(content, kept)
                 kept.close()
             yield kept.name
         finally:
             Path(kept.name).unlink(missing_ok=True)
 
 
-def _copy(source: BinaryIO, to: BinaryIO) -> None:
+def _copy(source: IO[bytes], to: IO[bytes]) -> None:
     size = 0
     while block := source.read(_BLOCK):
         size += len(block)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from kvpipe.front.words import FLAGS
 from kvpipe.plugins import COMMANDS
+from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.described import Choice, choices
 from kvpipe.text.lines import Line, Section, lay_out
 
 EXAMPLES = (
-    ("does it fit on this card", "kvpipe model=llama3_70b device=h200 parallel=tp2"),
+    ("does it fit on these cards", "kvpipe llama-3.1-70b --on 2xh200 --context 32k --kv fp8"),
     ("any model's config.json", "kvpipe ./my-model device=h200"),
     ("what serves a load", "kvpipe find device=h100_80gb want.requests=48 want.length=8192"),
     ("several at once", "kvpipe -m cache=full,fp8 scheduler.max_model_len=8192,32768 device=l4"),
@@ -17,9 +19,26 @@ EXAMPLES = (
 )
 
 
-def help_lines(command: str | None, width: int) -> Iterator[Line]:
-    """The screen of a command, or of kvpipe where none is named."""
-    yield from lay_out(_overview() if command is None else _of_command(command), width)
+FLAG_WORDS = {
+    "--on": "the cards: h100, 2xh200 (two ranks), l4, ... (device=)",
+    "--context": "tokens a request may have: 8192, 32k (scheduler.max_model_len=)",
+    "--kv": "dtype of the cache: fp8, bfloat16, ... (cache.cache_dtype=)",
+    "--weights": "how the weights are stored: fp8, awq, q4_k_m, ... (weights=)",
+    "--users": "requests that shall run at once (want.requests=)",
+}
+
+
+def help_lines(words: Sequence[str], width: int) -> Iterator[Line]:
+    """The screen of the command or of the group that a word names, of kvpipe where none does."""
+    command = next((word for word in words if word in COMMANDS), None)
+    group = next((word for word in words if (CONF_DIR / word).is_dir() and word != "hydra"), None)
+    if command is not None:
+        sections = _of_command(command)
+    elif group is not None:
+        sections = list(_of_group(group, choices(group)))
+    else:
+        sections = _overview()
+    yield from lay_out(sections, width)
 
 
 def _overview() -> list[Section]:
@@ -37,6 +56,12 @@ def _overview() -> list[Section]:
             rows=[(name, COMMANDS.get(name).summary) for name in COMMANDS.names()],
         ),
         Section(
+            title="Flags, each a setting",
+            align="ll",
+            rows=[(f"{flag} VALUE", FLAG_WORDS[flag]) for flag in FLAGS]
+            + [("tp=, pp=, dp=", "ranks of tensor, pipeline and data parallelism")],
+        ),
+        Section(
             title="Try",
             verbatim=[
                 line
@@ -47,6 +72,7 @@ def _overview() -> list[Section]:
         Section(
             title="More",
             paragraphs=[
+                Line("--help model: every preset; so device, weights, cache, engine and others"),
                 Line("--help all: every group with its choices, every setting with its value"),
                 Line("--cfg job -p cache: one group as this command line sets it"),
                 Line('Sizes are bytes or "30GiB"; lengths are tokens. --config-dir DIR: your YAML'),

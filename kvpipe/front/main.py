@@ -120,14 +120,13 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _help(arguments: Sequence[str]) -> int:
-    """--help, of the command that is named where one is."""
+    """--help, of the command or group that is named where one is."""
     from kvpipe.front.help import help_lines
-    from kvpipe.plugins import COMMANDS
     from kvpipe.report.text import write_lines
     from kvpipe.text.lines import terminal_width
 
-    named = [word for word in arguments if word in COMMANDS]
-    write_lines(help_lines(named[0] if named else None, terminal_width()), sys.stdout)
+    words = [word for word in arguments if not word.startswith("-")]
+    write_lines(help_lines(words, terminal_width()), sys.stdout)
     return 0
 
 

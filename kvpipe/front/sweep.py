@@ -8,6 +8,8 @@ and SIGINT end a sweep with the table of what is done.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 import sys
 from argparse import Namespace
@@ -34,6 +36,7 @@ from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.named import in_words, named
 from kvpipe.front.hydra_front import hydras_errors
+from kvpipe.front.jobs_here import composes_here, run_jobs_here
 from kvpipe.front.sweep_folder import pending, row_of_job, sweep_folder
 from kvpipe.front.words import asks_for_json
 from kvpipe.plugins import COMMANDS
@@ -41,6 +44,7 @@ from kvpipe.request.compose import as_yaml, compose_request, configuration, run_
 from kvpipe.request.confdir import CONFIG_NAME
 from kvpipe.request.hydra_private import callbacks_of, sweep_jobs
 from kvpipe.text.clean import clean_lines
+from kvpipe.text.figures import count
 
 MAX_JOBS = 100_000
 
@@ -82,7 +86,7 @@ def check_jobs(overrides: Sequence[str], config_name: str) -> Sweep:
     of_hydra = [item.input_line or "" for item in parsed if item.is_hydra_override()]
     with hydras_errors():  # jobs that compose one by one, but not in this combination
         loader = GlobalHydra.instance().config_loader()
-        for job in jobs:
+        for job in jobs[:1] if composes_here(jobs) else jobs:
             loader.load_configuration(config_name, [*of_hydra, *job], RunMode.RUN)
     return Sweep(
         wanted=run_folder(config, "hydra.sweep.dir"),
@@ -97,7 +101,8 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
     code of what stopped them."""
     numbers = pending(folder, sweep.jobs)
     if done := len(sweep.jobs) - len(numbers):
-        print(f"kvpipe: {folder}: {done:,} jobs are done, {len(numbers):,} to go", file=sys.stderr)
+        left = f"{count(done, 'job')} done, {len(numbers):,} to go"
+        print(f"kvpipe: {folder}: {left}", file=sys.stderr)
     try:
         with stopped_by_signals(), hydras_errors(), named(folder):
             hydra = GlobalHydra.instance().hydra
@@ -108,7 +113,11 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
                 run_mode=RunMode.MULTIRUN,
                 with_log_configuration=True,
             )
-            callbacks = callbacks_of(Progress(len(numbers)))
+            progress = Progress(len(numbers))
+            if _is_basic(config) and config_name == CONFIG_NAME and composes_here(sweep.jobs):
+                run_jobs_here(folder, sweep.jobs, numbers, progress.step)
+                return 0
+            callbacks = callbacks_of(progress)
             launcher = Plugins.instance().instantiate_launcher(
                 hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=callbacks),
                 task_function=_job,
@@ -121,11 +130,16 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
     except Stopped as stop:
         print(
             f"kvpipe: stopped by {stop.signal.name}; the same command with "
-            f"hydra.sweep.dir={_quoted(folder)} goes on from here",
+            f"{_in_a_shell(folder)} goes on from here",
             file=sys.stderr,
         )
         return 128 + stop.signal
     return 0
+
+
+def _is_basic(config: DictConfig) -> bool:
+    """No launcher was chosen: jobs run one after another in this process."""
+    return str(config.hydra.launcher._target_).endswith(".BasicLauncher")
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
@@ -137,6 +151,13 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 def _quoted(folder: Path) -> str:
     return "'" + str(folder).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _in_a_shell(folder: Path) -> str:
+    """The setting as it is typed: quoted for Hydra and for the shell where the name is odd."""
+    if re.fullmatch(r"[A-Za-z0-9_./-]+", str(folder)):
+        return f"hydra.sweep.dir={folder}"
+    return shlex.quote(f"hydra.sweep.dir={_quoted(folder)}")
 
 
 class Stopped(KeyboardInterrupt):
@@ -170,11 +191,11 @@ def _split(overrides: Sequence[str]) -> tuple[list[Override], list[list[str]]]:
     try:
         loader = GlobalHydra.instance().config_loader()
         parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
-        count = prod(
+        num_jobs = prod(
             sum(1 for _ in item.sweep_iterator()) for item in parsed if item.is_discrete_sweep()
         )
-        if not 1 <= count <= MAX_JOBS:
-            raise ConfigError(Problem("-m", f"1 to {MAX_JOBS:,} jobs", f"{count:,}"))
+        if not 1 <= num_jobs <= MAX_JOBS:
+            raise ConfigError(Problem("-m", f"1 to {MAX_JOBS:,} jobs", f"{num_jobs:,}"))
         return parsed, sweep_jobs([item for item in parsed if not item.is_hydra_override()])
     except (HydraException, OmegaConfBaseException) as error:
         line = " ".join(str(error).split()).partition(" See https")[0]
@@ -231,6 +252,9 @@ class Progress(Callback):
         self.total = total
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
+        self.step()
+
+    def step(self) -> None:
         self.done += 1
         width = 30
         bar = "#" * (width * self.done // self.total)

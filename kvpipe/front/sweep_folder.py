@@ -22,7 +22,12 @@ from kvpipe.files.folders import new_folder
 from kvpipe.files.regular import open_regular
 
 _LONGEST = 2**28  # bytes of a list of jobs
-_FINAL = ("fits", "does_not_fit", "wrong_request")  # run again, a job would say the same
+_FINAL = (
+    "fits",
+    "may_not_fit",
+    "does_not_fit",
+    "wrong_request",
+)  # run again, a job would say the same
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.front.pasted_words import pasted_to_one_word
 from kvpipe.plugins import COMMANDS
-from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, option_named
+from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, near_names, option_named
 
 FLAGS = {
     "--on": "device",
@@ -32,6 +32,8 @@ SHORT_KEYS = {
     "engines": "command.engines",
 }
 _TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
+# Of Hydra's own flags, those that are spelt like one of ours.
+_HYDRAS = ("--config-name", "--config-path", "--config-dir", "--version", "--info", "--run")
 _COUNTED = re.compile(r"([0-9]{1,4}) ?[x*] ?(.+)", re.IGNORECASE)
 _STAGES = re.compile(r"[1-9][0-9]{0,3}")
 _FILES = (".json", ".gguf")
@@ -41,17 +43,40 @@ def flags_to_words(arguments: Sequence[str]) -> list[str]:
     """Our own flags (`--on h100`, `--on=h100`) become settings; Hydra's are left as they are, and
     another program's whole line is one word."""
     words: list[str] = []
+    said: dict[str, str] = {}
     rest = iter(pasted_to_one_word(arguments, tuple(FLAGS)))
     for argument in rest:
         flag, equals, value = argument.partition("=")
         if flag not in FLAGS:
+            _check_flag(flag)
             words.append(argument)
             continue
         given = value if equals else next(rest, None)
-        if not given or given.startswith("-"):
+        if not given or (given.startswith("-") and not given[1:2].isdigit()):
             raise ConfigError(Problem(flag, "a value", repr(given or ""), f"sets {FLAGS[flag]}"))
+        said[flag] = given
         words.append(f"{FLAGS[flag]}={given}")
+    _check_once(said, words)
     return words
+
+
+def _check_flag(flag: str) -> None:
+    """ConfigError for one that is nearly one of ours; another is Hydra's to know."""
+    from difflib import get_close_matches
+
+    if flag.startswith("--") and flag not in _HYDRAS and (near := get_close_matches(flag, FLAGS)):
+        raise ConfigError(
+            Problem("command line", "a flag", f"'{flag}'", f"did you mean {near[0]}?")
+        )
+
+
+def _check_once(said: Mapping[str, str], words: Sequence[str]) -> None:
+    """ConfigError where a flag says one thing and another word of the same setting another."""
+    for flag, value in said.items():
+        others = [word for word in words if word.partition("=")[0] == FLAGS[flag]]
+        if wrong := [word for word in others if word.partition("=")[2] != value]:
+            got = f"'{value}' and {wrong[0]}"
+            raise ConfigError(Problem(flag, f"to be said once (it sets {FLAGS[flag]})", got))
 
 
 def words_to_overrides(words: Sequence[str]) -> list[str]:
@@ -106,21 +131,22 @@ def _shipped(word: str) -> str | None:
 
 
 def _meaningless(word: str) -> Problem:
+    near = near_names("model", word)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
     return Problem(
         "command line",
         f"a command ({', '.join(COMMANDS.names())}), a model (a preset, org/name, a folder, a "
         "config.json), group=choice or key=value",
         f"'{word}'",
-        "see --help",
+        f"{hint}`kvpipe --help model` lists the presets",
     )
 
 
 def _spelled_out(overrides: Sequence[str]) -> Iterator[str]:
     """Short keys written whole, devices and models by their files' names, `2xh100` as two ranks."""
     keys = {override.partition("=")[0] for override in overrides}
-    stages = next(
-        (int(v) for k, v in _pairs(overrides) if k in ("pp", _PP) and _STAGES.fullmatch(v)), 1
-    )
+    named = {SHORT_KEYS.get(key, key): value for key, value in _pairs(overrides)}
+    stages, copies = (_number(named.get(key, "1")) for key in (_PP, SHORT_KEYS["dp"]))
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
@@ -131,7 +157,9 @@ def _spelled_out(overrides: Sequence[str]) -> Iterator[str]:
             cards, value = _counted(value)
             yield f"device={_by_file_name('device', value)}"
             if cards is not None and not keys & {"tp", _TP}:
-                yield f"{_TP}={_ranks(cards, stages)}"
+                yield f"{_TP}={_ranks(cards, stages, copies)}"
+            elif cards is not None:
+                _check_cards(cards, _number(named.get(_TP, "")) * stages * copies)
         elif key == "model":
             yield f"model={_by_file_name('model', value)}"
         else:
@@ -151,18 +179,35 @@ def _counted(devices: str) -> tuple[int | None, str]:
     if counts == {None}:
         return None, devices
     (count, *others) = sorted(counts, key=str)
-    if others or not count:
+    if count == 0 and not others:
+        raise ConfigError(Problem("device", "at least one card", f"'{devices}'"))
+    if others:
         knob = "sweep parallel.tensor_parallel_size instead"
         raise ConfigError(Problem("device", "one number of cards", f"'{devices}'", knob))
     return count, ",".join(match[2] for match in counted if match)
 
 
-def _ranks(cards: int, stages: int) -> int:
-    """Tensor parallel over all cards, or over those of each pipeline stage."""
-    if cards % stages:
-        knob = f"{_PP}={stages} needs a multiple of {stages} cards"
-        raise ConfigError(Problem("device", f"cards for {stages} stages", f"{cards} cards", knob))
-    return cards // stages
+def _number(said: str) -> int:
+    """0 where it is no number, but a sweep's, or wrong."""
+    return int(said) if _STAGES.fullmatch(said) else 0
+
+
+def _ranks(cards: int, stages: int, copies: int) -> int:
+    """Tensor parallel over all cards, or over those of each pipeline stage of each copy."""
+    parts = max(1, stages) * max(1, copies)
+    if cards % parts:
+        knob = f"{_PP}={stages} needs a multiple of {parts} cards"
+        if copies > 1:
+            knob = f"PP x DP = {parts} needs a multiple of {parts} cards"
+        raise ConfigError(Problem("device", f"cards for {parts} stages", f"{cards} cards", knob))
+    return cards // parts
+
+
+def _check_cards(cards: int, ranks: int) -> None:
+    """ConfigError where the ranks that are named are not as many as the cards that are counted."""
+    if ranks not in (0, cards):
+        knob = f"leave one of the two out, or say {ranks}x"
+        raise ConfigError(Problem("device", f"{ranks} cards, as TP x PP x DP", f"{cards}", knob))
 
 
 def _by_file_name(group: str, said: str) -> str:

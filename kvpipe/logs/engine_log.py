@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvpipe.logs.figures import Figure
+from kvpipe.logs.out_of_memory import OutOfMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +35,18 @@ class EngineLog:
 
     engine: vllm | sglang | llama.cpp | tensorrt-llm. version: None where no line names it. ranks:
     rank label ("TP0", "DP1 TP0", "" for lines without one) -> figure name -> figure. Names: total,
-    requested, available_kv, weights, activations, non_torch, peak_torch, graphs; pools (all arrays
-    of the cache on that rank, added up), pool_check (their sum as the log itself gives it),
-    draft_weights. counts: whole numbers that belong to the engine (num_gpu_blocks, num_cpu_blocks,
-    kv_tokens, concurrency_len, estimated_max_len, max_model_len, block_size, attention_block, tp,
-    pp, dp, max_num_batched_tokens, max_num_seqs, max_mamba_cache_size, context_len). capacities:
+    free (of a card, at the start), requested, available_kv, weights, activations, non_torch,
+    peak_torch, graphs; pools (all arrays of the cache on that rank, added up), pool_check (their
+    sum as the log itself gives it), draft_weights. counts: whole numbers that belong to the engine
+    (num_gpu_blocks, num_cpu_blocks, kv_tokens, concurrency_len, estimated_max_len, max_model_len,
+    block_size, attention_block, tp, pp, dp, max_num_batched_tokens, max_num_seqs,
+    max_mamba_cache_size, context_len). capacities:
     engine label ("", "DP0") -> its capacity line; of several by one engine the one with the fewest
     tokens. utilization: SGLang's is of the memory free before loading. padding: (layers, percent)
     of warnings. settings: the engine's own settings by kvpipe's keys. said: figure or setting ->
-    the line it was last read from. starts: of this engine in the file. error: its last error line.
-    notes: what a reader should know about the file itself.
+    the line it was last read from. starts: of this engine in the file. error: its last error, but
+    for those that only point at another. ran_out: torch's own line where a card ran out. notes:
+    what a reader should know about the file itself.
     """
 
     engine: str
@@ -61,12 +64,27 @@ class EngineLog:
     said: Mapping[str, Said] = field(default_factory=dict)
     starts: int = 1
     error: str = ""
+    ran_out: OutOfMemory | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def refused(self) -> bool:
         """Whether the engine ended saying that its cache is too small."""
         return self.needed is not None or "estimated_max_len" in self.counts
+
+    @property
+    def short_of(self) -> Figure | None:
+        """What was free of a card, where the engine ended since it asks for more."""
+        free, asked = self.least("free"), self.least("requested")
+        return free if free is not None and asked is not None and free < asked else None
+
+    @property
+    def held_by_others(self) -> int:
+        """Bytes of the poorest card that other processes hold, as far as the log says."""
+        free, total = self.short_of, self.least("total")
+        if free is not None and total is not None:
+            return max(0, total.num_bytes - free.num_bytes)
+        return (self.ran_out.others or 0) if self.ran_out is not None else 0
 
     def least(self, name: str) -> Figure | None:
         """The smallest figure of that name over the ranks: the poorest rank decides."""

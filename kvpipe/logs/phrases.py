@@ -15,7 +15,9 @@ from kvpipe.logs.text import Text
 
 # What only looks like a number is caught, too: it is refused with its line.
 SIZE = re.compile(r"(-?[\d.]{1,110}) ?(?:GiB|GB)")  # powers of two, whichever way they are written
+FREE = re.compile(r"(-?[\d.]{1,110})(?: ?GiB)?/")  # "9.87/22.05 GiB"
 SIZE_BEFORE = re.compile(r"(-?[\d.]{1,110}) ?(?:GiB|GB)$")
+SIZE_OF = re.compile(r"(-?[\d.]{1,60})/(-?[\d.]{1,60})\) GiB for KV cache")
 SIZE_MIB = re.compile(r" {0,12}(-?[\d.]{1,100}) ?MiB")
 BYTES = re.compile(r"(\d{1,120})")
 COUNT = re.compile(r"([\d,]{1,120})")

@@ -13,6 +13,8 @@ from kvpipe.logs.engines import llama_cpp, sglang, tensorrt_llm, vllm
 from kvpipe.logs.engines.base import LoggedEngine
 from kvpipe.logs.envelope import unwrapped
 from kvpipe.logs.lines import Lines, open_log
+from kvpipe.logs.out_of_memory import WORDS as RAN_OUT
+from kvpipe.logs.out_of_memory import out_of_memory
 from kvpipe.logs.speaker import LONGEST_HEAD, Speaker, speaker_of
 from kvpipe.logs.starts import Starts
 from kvpipe.logs.text import Text
@@ -28,6 +30,7 @@ TRIGGERS = tuple(
             *(phrase.trigger for phrase in engine.phrases),
             *engine.starts,
             *engine.errors,
+            RAN_OUT,
         )
     )
 )
@@ -102,6 +105,9 @@ class LogReader:
             text = Text(line)
             for engine in ENGINES:
                 self._line(engine, text, at, present)
+            if RAN_OUT in present and (found := out_of_memory(text.line)):
+                who = self._speaker(text, text.find(RAN_OUT))
+                self._of(self._speaking(), who).runs_out(found, who, at)
             self.steps += text.steps
 
     def _line(self, engine: LoggedEngine, text: Text, at: int, present: Sequence[str]) -> None:
@@ -115,11 +121,15 @@ class LogReader:
             for begin, values in phrase.values(text):
                 who = self._speaker(text, begin)
                 self._of(engine, who).take(phrase, values, who, at, text.line)
-        for words in engine.errors:
-            if words in present:
-                begin = text.find(words)
-                who = self._speaker(text, begin)
-                self._of(engine, who).fails(text.line[max(0, begin - 30) :])
+        found = [text.find(words) for words in engine.errors if words in present]
+        if found:
+            begin = text.sentence_begins(min(found))
+            self._of(engine, self._speaker(text, begin)).fails(text.line[begin:])
+
+    def _speaking(self) -> LoggedEngine:
+        """Whose figures stand last: torch's own lines do not say which engine it is that ends."""
+        told = [starts for starts in self._starts.values() if starts.last]
+        return max(told, key=lambda starts: starts.last).engine if told else ENGINES[0]
 
     def _speaker(self, text: Text, begin: int) -> Speaker:
         text.steps += min(begin, LONGEST_HEAD)
@@ -135,7 +145,7 @@ class LogReader:
 
     def log(self, notes: tuple[str, ...] = ()) -> EngineLog:
         """The engine whose figures stand last; the others are named."""
-        found = {key: starts for key, starts in self._starts.items() if starts.now.has_figures}
+        found = {key: starts for key, starts in self._starts.items() if starts.now.says_something}
         if not found:
             raise ConfigError(
                 Problem(

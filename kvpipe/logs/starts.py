@@ -15,14 +15,17 @@ from kvpipe.errors import printable
 from kvpipe.logs.engine_log import Capacity, EngineLog, Said
 from kvpipe.logs.engines.base import LoggedEngine
 from kvpipe.logs.figures import Figure, number, whole_number
+from kvpipe.logs.out_of_memory import OutOfMemory
 from kvpipe.logs.phrases import Phrase
 from kvpipe.logs.speaker import Speaker
+from kvpipe.text.clean import whole_sentences
 
 _LEAST = ("available_kv",)
 _MOST = ("weights", "peak_torch")
 _OF_THE_ENGINE = ("needed",)  # sizes that no rank has
 _CAPACITY = ("kv_tokens", "num_gpu_blocks")
 LONGEST_SAID = 240  # characters of a line that are kept
+LONGEST_ERROR = 480
 
 
 @dataclass
@@ -38,10 +41,16 @@ class _Start:
     loaded: dict[str, list[str]] = field(default_factory=dict)  # rank -> types of models
     signs: set[tuple[str, str]] = field(default_factory=set)
     error: str = ""
+    ran_out: OutOfMemory | None = None
 
     @property
     def has_figures(self) -> bool:
-        return bool(self.ranks or self.capacities or self.pools)
+        return bool(self.ranks or self.capacities or self.pools or self.ran_out)
+
+    @property
+    def says_something(self) -> bool:
+        """Figures, or of a start that one can tell by its head why it ended."""
+        return self.has_figures or bool(self.error and self.facts)
 
 
 class Starts:
@@ -69,9 +78,19 @@ class Starts:
                 self._keep(phrase, name, value, values, who)
                 self._note(name, at, line)
 
-    def fails(self, line: str) -> None:
-        """A line that tells of an error."""
-        self.now.error = printable(line)[:LONGEST_SAID]
+    def fails(self, message: str) -> None:
+        """What a line tells of an error."""
+        is_echo = any(words in message for words in self.engine.echoes)
+        if not (is_echo and self.now.error):
+            self.now.error = whole_sentences(printable(message), LONGEST_ERROR)
+
+    def runs_out(self, found: OutOfMemory, who: Speaker, at: int) -> None:
+        """A card ran out: the first line of a start tells, later ones follow from it."""
+        if self.now.ran_out is None:
+            self.now.ran_out, self.last = found, at
+        if found.total is not None:
+            mine = self.now.ranks.setdefault(who.rank, {})
+            mine.setdefault("total", Figure.exact(found.total))
 
     def _note(self, name: str, at: int, line: str) -> None:
         self.now.said[name] = Said(line=at, text=printable(line[:LONGEST_SAID]))
@@ -180,6 +199,7 @@ class Starts:
             said=dict(now.said),
             starts=self.count,
             error=now.error,
+            ran_out=now.ran_out,
             notes=notes,
         )
 

@@ -8,9 +8,11 @@ pattern then reads at most SPAN characters beside them. Every character looked a
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterator
 
 SPAN = 128  # characters beside a phrase that its pattern may read
+_NAME = string.ascii_letters + string.digits + "_."
 LONGEST_VALUE = 400  # characters of a quoted value (a path)
 
 
@@ -47,6 +49,17 @@ class Text:
     def word_begins(self, begin: int) -> bool:
         """Whether no letter, digit or underscore stands before a place."""
         return begin == 0 or not (self.line[begin - 1].isalnum() or self.line[begin - 1] in "_-")
+
+    def sentence_begins(self, begin: int) -> int:
+        """Where the word around a place begins ("ValueError" of "Error: "), or, where none does,
+        what is said there."""
+        head = self.line[max(0, begin - SPAN) : begin]
+        self.steps += SPAN
+        word = len(head) - len(head.rstrip(_NAME))
+        if word:
+            return begin - word
+        ends = [head.rfind(mark) + len(mark) for mark in ("] ", ": ") if mark in head]
+        return begin - len(head) + max(ends, default=0)
 
     def until(self, end: int, closing: str) -> str | None:
         """What stands between a place and a closing character, if that is not far."""

@@ -20,8 +20,9 @@ from kvpipe.text.lines import Line
 class Answer:
     """What a command found out, ready to be told in any way.
 
-    status: fits | does_not_fit | failed; exit_code: 0, 1 or 3. lines: the text of a given width in
-    columns; screen: the same at first sight, at most 16 lines (None: lines are short already).
+    status: fits | may_not_fit | does_not_fit | failed; exit_code: 0, 1 or 3. lines: the text of a
+    given width in columns; screen: the same at first sight, at most 16 lines (None: lines are short
+    already).
     verdict: the last line on a screen. document: JSON values, every figure. pictures: file name ->
     SVG, or any other text that the job leaves beside its document. fields: the few figures that
     stand in result.json and in a sweep's row. complaints: lines for stderr, one a problem.

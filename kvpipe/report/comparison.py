@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared
-from kvpipe.engines.plan import EnginePlan
+from kvpipe.pipeline import Prepared
 from kvpipe.report.engine_plan import figures
+from kvpipe.report.identity import identity
 from kvpipe.text.figures import percent, size
 from kvpipe.text.lines import Line, Section, shell_lines
 
-SCHEMA, SCHEMA_VERSION = "kvpipe.compare", 1
 COMMAND_WIDTH = 96
 
 
-def sections(found: Sequence[Compared], heading: str, length: int) -> list[Section]:
+@dataclass(frozen=True, kw_only=True)
+class Fastest:
+    """Bounds on time. token_s: seconds between two tokens of each of an engine's users, by its
+    name; first_token_s: of a prompt of the asked length, alone; cards: that work on a request.
+    why: what it rests on, or why there is none."""
+
+    token_s: Mapping[str, float]
+    first_token_s: float | None
+    cards: int
+    why: str
+
+
+def sections(
+    found: Sequence[Compared], heading: str, length: int, fastest: Fastest
+) -> list[Section]:
     plans = [each for each in found if each.plan is not None]
     return [
         _table(found, f"compare: {heading}, requests of {length:,} tokens"),
@@ -33,6 +48,7 @@ def sections(found: Sequence[Compared], heading: str, length: int) -> list[Secti
                 Line(f"{each.name}: {line}") for each in plans if each.plan for line in _said(each)
             ],
         ),
+        _times(found, fastest),
         Section(title="The plans as command lines", verbatim=list(_commands(plans))),
     ]
 
@@ -78,6 +94,31 @@ def _row(each: Compared) -> tuple[str, ...]:
     )
 
 
+def _times(found: Sequence[Compared], fastest: Fastest) -> Section:
+    rows = []
+    for each in found:
+        token = fastest.token_s.get(each.name)
+        if each.plan is not None and token:
+            users = each.plan.users.steady
+            rate = users / token / fastest.cards
+            rows.append((each.name, f"{users:,}", f"{1000 * token:,.1f} ms", f"{rate:,.0f}"))
+    lines = [Line(fastest.why, "faint")]
+    if fastest.first_token_s is not None:
+        lines.insert(0, Line(_first_token(fastest.first_token_s)))
+    return Section(
+        title="No faster than (bounds, not estimates)",
+        headers=("engine", "users", "a token each", "tokens/s a card") if rows else (),
+        align="lrrr" if rows else "",
+        rows=rows,
+        paragraphs=lines,
+    )
+
+
+def _first_token(seconds: float) -> str:
+    shown = f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
+    return f"first token of a prompt alone: {shown}"
+
+
 def _lost(each: Compared) -> Iterator[str]:
     if each.plan is None or not each.plan.lost:
         return
@@ -104,27 +145,20 @@ def _commands(plans: Sequence[Compared]) -> Iterator[Line]:
             yield from (Line(f"      {line}") for line in text.splitlines())
 
 
-def document(
-    found: Sequence[Compared], model: str, device: str, length: int, job: str | None
-) -> dict[str, Any]:
+def document(found: Sequence[Compared], prepared: Prepared, fastest: Fastest) -> dict[str, Any]:
+    """Times are bounds, in seconds."""
+    asked = identity(prepared, "kvpipe.compare")
     return {
-        "status": "fits" if any(_serves(each.plan) for each in found) else "does_not_fit",
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "job": job,
-        "model": model,
-        "device": device,
-        "length": length,
+        **{key: value for key, value in asked.items() if not key.startswith("engine")},
+        "first_token_bound_s": fastest.first_token_s,
+        "bounds": fastest.why,
         "engines": [
             {
                 "name": each.name,
                 "refused": list(each.refused),
                 "plan": None if each.plan is None else figures(each.plan),
+                "token_bound_s": fastest.token_s.get(each.name),
             }
             for each in found
         ],
     }
-
-
-def _serves(plan: EnginePlan | None) -> bool:
-    return plan is not None and plan.users.steady > 0

@@ -12,6 +12,7 @@ from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.engine_lines import printed_section
 from kvpipe.report.run_input import ReportInput
+from kvpipe.report.verdict import verdict_of
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
 from kvpipe.text.figures import count, percent, size
@@ -20,7 +21,7 @@ from kvpipe.text.lines import Line, Section, shell_lines
 
 def contents(report: ReportInput) -> list[Section]:
     plan = report.plan
-    sections = [_verdict(report)]
+    sections = [_headline(report)]
     if plan.capacity is not None:
         sections += [
             _capacity(plan, plan.capacity, report.accounts, report.profile),
@@ -42,7 +43,7 @@ def contents(report: ReportInput) -> list[Section]:
     return sections
 
 
-def _verdict(report: ReportInput) -> Section:
+def _headline(report: ReportInput) -> Section:
     head, plan = report.headline, report.plan
     backend = f"backend {head.backend}" + (
         f" ({head.backend_reason})" if head.backend_reason else ""
@@ -51,38 +52,9 @@ def _verdict(report: ReportInput) -> Section:
     if plan.capacity is None:
         lines.append(Line("Nothing to store: no layer of this model keeps a cache.", "good"))
     else:
-        lines.append(_fits(plan, plan.capacity, report.accounts))
-    if plan.capacity is not None and plan.requested_len > plan.limits.max_model_len:
-        lines.append(
-            Line(f"lowered from {plan.requested_len:,} tokens to what fits; see Notes", "warning")
-        )
+        verdict = verdict_of(report)
+        lines += [Line(verdict.short, verdict.style), Line(verdict.figures)]
     return Section(title=f"kvpipe: {head.model}, engine {head.engine}", paragraphs=lines)
-
-
-def _fits(plan: Plan, cap: Capacity, accounts: Sequence[RankAccount]) -> Line:
-    length = plan.limits.max_model_len
-    if cap.requests_at_peak == 0:
-        return Line(f"IT DOES NOT HOLD ONE REQUEST of max_model_len {length:,} tokens", "bad")
-    what = f"max_model_len {length:,} tokens, {plan.num_blocks:,} blocks, {_pools(plan)}"
-    if over := max(account.overcommitted_bytes for account in accounts):
-        return Line(f"THE DEVICE HAS {size(over)} LESS than this plan takes: {what}", "bad")
-    return Line(f"IT FITS: {what}", "good")
-
-
-def _pools(plan: Plan) -> str:
-    """`20.00 GiB on each of 2 ranks`, or what each has where they differ."""
-    pools = [size(rank.config.size_bytes) for rank in plan.ranks]
-    if len(pools) == 1:
-        return pools[0]
-    if len(set(pools)) == 1:
-        return f"{pools[0]} on each of {len(pools)} ranks"
-    smallest = min(plan.ranks, key=lambda rank: rank.config.size_bytes)
-    largest = max(plan.ranks, key=lambda rank: rank.config.size_bytes)
-    ends = [
-        f"{size(each.config.size_bytes)} on rank {plan.ranks.index(each)}"
-        for each in (smallest, largest)
-    ]
-    return f"{ends[0]} to {ends[1]} of {len(pools)}"
 
 
 def _capacity(

@@ -15,6 +15,7 @@ from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, Plan, RankPlan
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.run_input import ReportInput
+from kvpipe.report.verdict import verdict_of
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 
@@ -25,7 +26,7 @@ SCHEMA_VERSION = 2
 def plan_document(report: ReportInput) -> dict[str, Any]:
     """The whole document. All sizes are bytes, all lengths tokens; no value is NaN or infinite."""
     return {
-        "status": "does_not_fit" if _runs_nothing(report.plan) else "fits",
+        "status": verdict_of(report).status,
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "job": report.job,
@@ -54,13 +55,13 @@ def _capacity(plan: Plan) -> dict[str, Any] | None:
     return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
 
 
-def _runs_nothing(plan: Plan) -> bool:
-    """The engine starts, yet not one request of the planned length can run."""
-    return plan.capacity is not None and plan.capacity.requests_at_peak == 0
+_LEAVES = (str, int, float, bool, type(None))
 
 
 def plain(value: Any) -> Any:
     """Frozen dataclasses, mappings and tuples as JSON's own types."""
+    if type(value) in _LEAVES:  # most of a document
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -120,6 +121,7 @@ def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:
     """bytes_per_block: what the group's layers use of a block; the rest of it is padding."""
     specs = [group.layer_spec(name) for name in group.layer_names]
     pages = sum(spec.page_size_bytes for spec in specs)
+    told = {spec: spec_document(spec) for spec in dict.fromkeys(specs)}
     return {
         "kind": group.spec.kind,
         "block_size": group.spec.block_size,
@@ -127,7 +129,7 @@ def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:
         "real_bytes_per_block": sum(spec.real_page_size_bytes for spec in specs),
         "padding_bytes_per_block": config.bytes_per_block - pages,
         "layers": [
-            {"layer": name, "spec": spec_document(spec)}
+            {"layer": name, "spec": told[spec]}
             for name, spec in zip(group.layer_names, specs, strict=True)
         ],
     }

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from kvpipe.engines.plan import EnginePlan
+from kvpipe.pipeline import Prepared
+from kvpipe.report.identity import identity
 from kvpipe.text.figures import percent, size
 from kvpipe.text.lines import Line, Section, shell_lines
 
-SCHEMA, SCHEMA_VERSION = "kvpipe.engine_plan", 1
 COMMAND_WIDTH = 96
 
 
@@ -82,34 +83,26 @@ def _start(plan: EnginePlan) -> Section:
     )
 
 
-def document(plan: EnginePlan, model: str, device: str, job: str | None) -> dict[str, Any]:
+def document(plan: EnginePlan, prepared: Prepared) -> dict[str, Any]:
     """Every figure, with how it is known."""
-    return {
-        "status": "fits" if plan.users.steady else "does_not_fit",
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "job": job,
-        "model": model,
-        "device": device,
-        **figures(plan),
-    }
+    return {**identity(prepared, "kvpipe.engine_plan"), **figures(plan)}
 
 
 def figures(plan: EnginePlan) -> dict[str, Any]:
     """One engine's part of a document."""
     return {
-        "engine": plan.engine,
+        "title": plan.engine,
         "source": plan.source,
         "differs": plan.differs,
         "mark": plan.mark,
-        "length": plan.length,
+        "length_tokens": plan.length,
         "budget": [asdict(step) for step in plan.budget.steps],
         "budget_bytes": plan.budget.num_bytes,
         "pools": [dict(_pool(plan, i)) for i in range(len(plan.pools))],
         "max_requests": plan.max_requests,
         "users": asdict(plan.users),
-        "tokens": plan.tokens,
-        "longest_request": plan.longest,
+        "held_tokens": plan.tokens,
+        "longest_request_tokens": plan.longest,
         "needed_bytes": plan.needed_bytes,
         "lost": [asdict(loss) for loss in plan.lost],
         "printed": list(plan.printed),

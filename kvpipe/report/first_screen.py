@@ -20,7 +20,6 @@ _BELOW = 2
 _LABEL = 9  # columns
 _BAR_WIDTH = 60
 _MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
-VERDICT_STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": ""}
 # What goes when the screen is too small, the least needed first: cut to one line, or left out.
 _GIVEN_UP = (
     ("cut", "legend"),
@@ -39,8 +38,9 @@ _GIVEN_UP = (
 def first_screen(report: ReportInput, width: int) -> list[Line]:
     """Lines of at most `width` columns."""
     head, plan, verdict = report.headline, report.plan, verdict_of(report)
-    style = VERDICT_STYLES[verdict.word]
-    blocks = {"verdict": [Line(part, style) for part in textwrap.wrap(verdict.short, width)]}
+    blocks = {
+        "verdict": [Line(part, verdict.style) for part in textwrap.wrap(verdict.short, width)]
+    }
     blocks["plan"] = _labelled("plan", verdict.figures, width)
     blocks["model"] = _labelled("model", f"{head.model}, engine {head.engine}", width)
     if plan.capacity is not None:

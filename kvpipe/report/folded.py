@@ -80,6 +80,8 @@ def _is_next(step: Any) -> bool:
 # --- the step from one item to the next, and its use; None: they are not alike -------------------
 def _step(one: Any, other: Any) -> Any:
     """{} where they are equal."""
+    if one is other:
+        return {}
     if type(one) is not type(other):
         return None
     if isinstance(one, Mapping):

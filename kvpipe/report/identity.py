@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvpipe.engines.base import EngineRules
+from kvpipe.engines.base import Engine
 from kvpipe.pipeline import Prepared
 
 VERSION = 1  # of the documents other than plan.json; goes up as SCHEMA_VERSION does
@@ -13,7 +13,7 @@ VERSION = 1  # of the documents other than plan.json; goes up as SCHEMA_VERSION 
 def identity(prepared: Prepared, schema: str) -> dict[str, Any]:
     """Sizes are bytes, lengths tokens, times seconds, as the names of all keys say."""
     resolved = prepared.resolved
-    rules = prepared.config.plugins["engine"].make(EngineRules)
+    rules = prepared.config.plugins["engine"].make(Engine).rules
     return {
         "schema": schema,
         "schema_version": VERSION,

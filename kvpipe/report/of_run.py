@@ -11,6 +11,7 @@ from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
 from kvpipe.report.run_input import Headline, ReportInput
+from kvpipe.request.want import requests_asked
 from kvpipe.specs.base import cdiv
 from kvpipe.stages.binding.base import VerifyReport
 
@@ -47,14 +48,8 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         serve=line_of(result),
         max_num_seqs=resolved.max_num_seqs,
         weights_left_out=_weights_left_out(result),
-        requests_asked=_requests_asked(result),
+        requests_asked=requests_asked(result.prepared.config.want),
     )
-
-
-def _requests_asked(result: Result) -> int:
-    """want.requests, where it is a number: `kvpipe find` checks that section, which it owns."""
-    asked = result.prepared.config.want.get("requests")
-    return asked if isinstance(asked, int) and asked > 0 else 1
 
 
 def _weights_left_out(result: Result) -> int:

@@ -42,7 +42,7 @@ def summary(document: Mapping[str, Any]) -> dict[str, Any]:
     plan, capacity = document["plan"], document["capacity"] or {}
     names = ("requests_at_peak", "requests_steady", "longest_request", "peak_bytes", "steady_bytes")
     return {
-        "fits": capacity.get("requests_at_peak", 1) > 0,
+        "fits": document["status"] != "does_not_fit",
         "num_blocks": plan["num_blocks"],
         "max_model_len": plan["max_model_len"],
         **{name: capacity.get(name) for name in names},

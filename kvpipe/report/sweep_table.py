@@ -40,9 +40,8 @@ def sweep_table(
     """All jobs as one plain table, then each error in full. width None: the terminal's."""
     failed = [row for row in rows if row.get("error")]
     common = _common(rows)
-    fits = sum(1 for row in rows if row.get("status") == "fits")
     section = Section(
-        title=f"{len(rows)} jobs, {fits} fit"
+        title=f"{len(rows)} jobs, {_outcomes(rows)}"
         + (f"; all with {' '.join(common)}" if common else ""),
         headers=("job", "status", *(column.title for column in columns), "overrides"),
         align="rl" + "".join(column.align for column in columns) + "l",
@@ -62,6 +61,13 @@ def sweep_table(
         lines = [Line(f"job {row['job']} ({row['exit_code']}): {row['error']}") for row in failed]
         sections.append(Section(title="What went wrong (exit code)", paragraphs=lines))
     return "".join(f"{line.text}\n" for line in lay_out(sections, width or terminal_width()))
+
+
+def _outcomes(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many fit, and how many may not: those whose memory is an estimate that straddles."""
+    statuses = [row.get("status") for row in rows]
+    may = statuses.count("may_not_fit")
+    return f"{statuses.count('fits')} fit" + (f", {may} may not" if may else "")
 
 
 def sweep_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str] = ()) -> str:

@@ -15,6 +15,8 @@ from kvpipe.report.base import Answer, Report
 from kvpipe.text.clean import clean
 from kvpipe.text.lines import Line, terminal_width
 
+# Of a line of bars, for a stdout that has no block elements.
+BARS_AS_ASCII = str.maketrans("\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", ".:-=+*#@")
 STYLES = {
     "title": "bold",
     "good": "green",
@@ -45,7 +47,7 @@ class TextReport(Report):
 def write_lines(lines: Iterable[Line], stream: TextIO) -> None:
     """To a terminal through rich, which is imported only there; else as plain text."""
     if not stream.isatty():
-        stream.writelines(f"{clean(line.text)}\n" for line in lines)
+        stream.writelines(f"{_encodable(clean(line.text), stream)}\n" for line in lines)
         return
     from rich.console import Console
     from rich.text import Text
@@ -53,6 +55,17 @@ def write_lines(lines: Iterable[Line], stream: TextIO) -> None:
     console = Console(file=stream, highlight=False, soft_wrap=True)
     for line in lines:
         console.print(Text(clean(line.text), style=STYLES[line.style]))
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """The text as this stream can say it (a pipe on Windows is cp1252): bars become ASCII, other
+    characters a `?`."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(BARS_AS_ASCII).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 PLUGIN = TextReport

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvpipe.cache.plan import Plan
 from kvpipe.report.run_input import ReportInput
 from kvpipe.text.figures import size
+
+_STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": "good"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,20 +24,44 @@ class Verdict:
     short: str
     figures: str = ""
 
+    @property
+    def style(self) -> str:
+        """Of its line."""
+        return _STYLES[self.word]
+
+    @property
+    def status(self) -> str:
+        """For a program."""
+        return self.word.replace(" ", "_") or "fits"
+
 
 def verdict_of(report: ReportInput) -> Verdict:
     plan = report.plan
     if plan.capacity is None:
         return Verdict(word="", short="Nothing to store: no layer of this model keeps a cache.")
     word, short = _answer(report)
-    ranks = f" on each of {len(plan.ranks)} ranks" if len(plan.ranks) > 1 else ""
-    pool = size(max(rank.config.size_bytes for rank in plan.ranks))
-    figures = f"{plan.num_blocks:,} blocks, {pool}{ranks}"
+    figures = f"{plan.num_blocks:,} blocks, {_pools(plan)}"
     if plan.requested_len > plan.limits.max_model_len:
         figures += f"; max_model_len lowered from {plan.requested_len:,}"
     if report.weights_left_out:
         figures += f"; {size(report.weights_left_out)} of weights are not counted"
     return Verdict(word=word, short=f"{short} on {report.headline.device}", figures=figures)
+
+
+def _pools(plan: Plan) -> str:
+    """`20.00 GiB on each of 2 ranks`, or what each has where they differ."""
+    pools = [size(rank.config.size_bytes) for rank in plan.ranks]
+    if len(pools) == 1:
+        return pools[0]
+    if len(set(pools)) == 1:
+        return f"{pools[0]} on each of {len(pools)} ranks"
+    smallest = min(plan.ranks, key=lambda rank: rank.config.size_bytes)
+    largest = max(plan.ranks, key=lambda rank: rank.config.size_bytes)
+    ends = [
+        f"{size(each.config.size_bytes)} on rank {plan.ranks.index(each)}"
+        for each in (smallest, largest)
+    ]
+    return f"{ends[0]} to {ends[1]} of {len(pools)}"
 
 
 def _answer(report: ReportInput) -> tuple[str, str]:

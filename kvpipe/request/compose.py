@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,19 @@ def run_folder(config: DictConfig, key: str) -> Path:
 
 
 def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
-    return compose(config_name=config_name, overrides=list(overrides), return_hydra_config=True)
+    """Nobody changes what is returned: looking for mistakes asks for the same several times."""
+    made = _composed(GlobalHydra.instance().config_loader(), config_name, tuple(overrides))
+    if isinstance(made, Exception):
+        raise made
+    return made
+
+
+@lru_cache(maxsize=8)
+def _composed(loader: Any, config_name: str, overrides: tuple[str, ...]) -> DictConfig | Exception:
+    try:
+        return compose(config_name, list(overrides), return_hydra_config=True)
+    except (*_COMPOSE_ERRORS, ConfigError) as error:
+        return error
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -235,7 +248,10 @@ def _wrong_choice(item: Override) -> Problem | None:
     if item.is_delete() or choice in options:
         return None
     return Problem(
-        group, "a choice of this group", f"'{choice}'", did_you_mean(str(choice), options)
+        group,
+        "a choice of this group",
+        f"'{choice}'",
+        f"{did_you_mean(str(choice), options)}; `kvpipe --help {group}` lists them",
     )
 
 

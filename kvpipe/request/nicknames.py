@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from kvpipe.errors import ConfigError, Problem
@@ -35,6 +36,15 @@ def option_named(group: str, said: str) -> str | None:
     if len(found) > 1:
         raise ConfigError(Problem(group, "a name that is one", f"'{said}'", f"valid: {_or(found)}"))
     return found[0] if found else None
+
+
+def near_names(group: str, said: str) -> list[str]:
+    """Option files of nearly that name, the nearest first; at most three."""
+    from difflib import get_close_matches  # only when something went wrong
+
+    known = {spelling: path.stem for path in _files(group) for spelling in _spellings(path)}
+    near = get_close_matches(_spelling(said), known, n=6, cutoff=0.75)
+    return list(dict.fromkeys(known[spelling] for spelling in near))[:3]
 
 
 def hub_name_is_shipped(said: str) -> str | None:
@@ -64,6 +74,7 @@ def _files(group: str) -> list[Path]:
     return sorted((CONF_DIR / group).glob("*.yaml"))
 
 
+@cache  # shipped files do not change while we run
 def _head(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
         return file.read(_HEAD)

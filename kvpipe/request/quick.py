@@ -10,6 +10,7 @@ tests/test_quick.py composes every shipped option and thousands of random reques
 
 from __future__ import annotations
 
+import marshal
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -117,6 +118,7 @@ def _defaults(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield group, option
 
 
+@lru_cache(maxsize=4096)
 def _text(group: str, option: str) -> str:
     try:
         return (CONF_DIR / group / f"{option}.yaml").read_text(encoding="utf-8")
@@ -125,10 +127,17 @@ def _text(group: str, option: str) -> str:
 
 
 def _option(group: str, option: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = marshal.loads(_parsed(group, option))
+    return loaded
+
+
+@lru_cache(maxsize=4096)
+def _parsed(group: str, option: str) -> bytes:
+    """A file's values, parsed once: each request gets a copy of its own, which it changes."""
     loaded = load_yaml(_text(group, option))
     if not isinstance(loaded, dict):
         raise _LeftToHydra
-    return loaded
+    return marshal.dumps(loaded)
 
 
 def _overrides(group: str, option: str) -> Iterator[tuple[str, str]]:

@@ -63,6 +63,8 @@ class Ledger:
     busy_s: float = 0.0
     request_seconds: float = 0.0
     steps: int = 0
+    idle: list[tuple[float, float]] = field(default_factory=list)  # seconds, from and to
+    _until: float = 0.0
     _stride: int = 1
     _merged: int = 0
 
@@ -70,6 +72,8 @@ class Ledger:
         """After a step that began at time_s and took step_s."""
         pool = self.manager.pool
         in_use = pool.num_blocks - 1 - pool.num_free
+        self._note_idle(time_s)
+        self._until = time_s + step_s
         self.steps += 1
         self.busy_s += step_s
         self.request_seconds += step_s * len(running)
@@ -78,6 +82,15 @@ class Ledger:
             self._note_gap(time_s, in_use, running)
         self.peak_in_use = max(self.peak_in_use, in_use)
         self._note_point(Point(time_s, in_use, pool.num_cached_free, len(running), waiting))
+
+    def _note_idle(self, time_s: float) -> None:
+        """Nothing ran from the end of the step before until now: of many times the longest stay."""
+        if not self.steps or time_s <= self._until + 1e-9:
+            return
+        self.idle.append((self._until, time_s))
+        if len(self.idle) > 2 * MAX_POINTS:
+            longest = sorted(self.idle, key=lambda span: span[0] - span[1])[:MAX_POINTS]
+            self.idle = sorted(longest)
 
     def _note_gap(self, time_s: float, in_use: int, running: list[Traffic]) -> None:
         if self.capacity is None:

@@ -10,9 +10,16 @@ from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.registry import Registry
 from kvpipe.request.schema import check_section, shown
+from kvpipe.simulation.latencies import overload, percentiles
 from kvpipe.simulation.ledger import Ledger
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.serving import Counts, Serving
+from kvpipe.simulation.step_time import (
+    NOMINAL_SECONDS,
+    NOMINAL_TOKENS_PER_SECOND,
+    NominalStep,
+    StepTime,
+)
 from kvpipe.simulation.traces.base import Trace, TraceOptions, TraceRequest
 from kvpipe.simulation.traffic import Traffic
 from kvpipe.text.figures import count
@@ -67,15 +74,20 @@ def replay(
     *,
     max_num_seqs: int = 256,
     prefix_caching: bool = False,
+    best: StepTime | None = None,
 ) -> ReplayResult:
-    """Serve the requests, in order of arrival, with at most max_num_seqs together."""
+    """Serve the requests, in order of arrival, with at most max_num_seqs together. best: steps by
+    model and card, where the options leave them to these."""
     manager = _manager(plan, min(max_num_seqs, len(requests)), prefix_caching)
     _refuse_drafts(manager)
     counts = Counts()
     arrivals = _admissible(requests, plan.limits.max_model_len, counts)
     ledger = Ledger(manager, plan.capacity)
-    serving = Serving(manager, options, max_num_seqs, ledger, counts=counts)
+    serving = Serving(
+        manager, options, max_num_seqs, ledger, counts=counts, step_time=step_time(options, best)
+    )
     serving.serve(arrivals)
+    times, span = serving.latencies, _span(arrivals, options)
     busy = ledger.busy_s or 1.0
     return ReplayResult(
         trace=options.name,
@@ -96,7 +108,31 @@ def replay(
         requests_steady=plan.capacity.requests_steady if plan.capacity else None,
         request_len=plan.limits.max_model_len,
         points=tuple(ledger.points),
+        wait=percentiles(times.wait),
+        first_token=percentiles(times.first_token),
+        each_token=percentiles(times.each_token),
+        arrivals_s=span,
+        overload=overload(span, serving.now, times.longest_service),
+        idle=tuple(ledger.idle),
     )
+
+
+def step_time(options: TraceOptions, best: StepTime | None) -> StepTime:
+    """As it is set; else the best that is known, else the nominal one."""
+    each, rate = options.step_seconds, options.prefill_tokens_per_second
+    if each == "auto" and rate == "auto" and best is not None:
+        return best
+    return NominalStep(
+        each=NOMINAL_SECONDS if each == "auto" else each,
+        tokens_per_second=NOMINAL_TOKENS_PER_SECOND if rate == "auto" else rate,
+    )
+
+
+def _span(arrivals: Sequence[Traffic], options: TraceOptions) -> float:
+    """Seconds from the first arrival to the last; 0 where all wait from the start."""
+    if options.arrivals == "at_once" or not arrivals:
+        return 0.0
+    return max(item.request.arrival_s for item in arrivals) / options.arrival_rate_scale
 
 
 def _manager(plan: Plan, max_num_seqs: int, prefix_caching: bool) -> BlockManager:

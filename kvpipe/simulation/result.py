@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvpipe.blocks import PoolStats
+from kvpipe.simulation.latencies import Percentiles
 from kvpipe.simulation.ledger import Gap, Point
 from kvpipe.simulation.serving import Counts, RanDry
 
@@ -15,7 +16,10 @@ from kvpipe.simulation.serving import Counts, RanDry
 class ReplayResult:
     """requests: of the trace; counts say what became of them. mean_running: over the time in which
     the engine was busy. pool: block counts at the end, with totals. requests_steady:
-    how many requests of request_len tokens Capacity's closed form allows."""
+    how many requests of request_len tokens Capacity's closed form allows. wait: seconds in the
+    queue; first_token: from arrival to the first token; each_token: between tokens after it.
+    arrivals_s: from the first arrival to the last; overload: how many times longer the work took
+    (None: it was kept up with). idle: spans of seconds in which nothing ran."""
 
     trace: str
     requests: int
@@ -35,6 +39,12 @@ class ReplayResult:
     requests_steady: int | None
     request_len: int
     points: tuple[Point, ...]
+    wait: Percentiles | None = None
+    first_token: Percentiles | None = None
+    each_token: Percentiles | None = None
+    arrivals_s: float = 0.0
+    overload: float | None = None
+    idle: tuple[tuple[float, float], ...] = ()
 
     @property
     def hit_rate(self) -> float:
@@ -50,7 +60,7 @@ class ReplayResult:
     def to_json(self) -> Mapping[str, Any]:
         """Plain values, for `report=json`; the points of the plot are left out."""
         plain = asdict(self)
-        del plain["points"]
+        del plain["points"], plain["idle"]
         return plain | {
             "hit_rate": self.hit_rate,
             "prefix_block_hit_rate": self.prefix_block_hit_rate,

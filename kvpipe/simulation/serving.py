@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from kvpipe.blocks import BlockManager, OutOfBlocks
+from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.ledger import Ledger
 from kvpipe.simulation.named_chain import NamedChain
+from kvpipe.simulation.step_time import NominalStep, StepTime
 from kvpipe.simulation.traces.base import TraceOptions
-from kvpipe.simulation.traffic import Traffic, own_token
+from kvpipe.simulation.traffic import Traffic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +60,13 @@ class Serving:
     waiting: deque[Traffic] = field(default_factory=deque)
     running: list[Traffic] = field(default_factory=list)  # oldest first
     counts: Counts = field(default_factory=Counts)
+    step_time: StepTime = field(default_factory=NominalStep)
+    latencies: Latencies = field(default_factory=Latencies)
     ran_dry: RanDry | None = None
     now: float = 0.0
     _admission_blocked: bool = False
+    _unanswered: list[Traffic] = field(default_factory=list)  # admitted, no token yet
+    _lengths: list[int] = field(default_factory=list)  # of those that decode in this step
     _random: Random = field(default_factory=lambda: Random(0))  # a replay repeats itself
 
     def serve(self, arrivals: list[Traffic]) -> None:
@@ -87,7 +93,7 @@ class Serving:
         tokens += self._admit(budget - tokens)
         if not tokens:
             self._unblock()
-        step = self.options.step_seconds + tokens / self.options.prefill_tokens_per_second
+        step = self.step_time.seconds(self._lengths, tokens)
         self.ledger.note(self.now, step, self.running, len(self.waiting))
         self.now += step
         self._finish()
@@ -97,10 +103,11 @@ class Serving:
         """One token for each decoding request, and the drafted ones after it, as many requests as
         the budget allows."""
         drafts = min(self.manager.limits.num_lookahead_tokens, max(0, budget - 1))
-        while batch := [i for i in self.running if i.decoding][: budget // (1 + drafts)]:
+        self._lengths = []
+        while batch := self._decoding()[: budget // (1 + drafts)]:
             names = [item.number for item in batch]
             try:
-                self.manager.append(names, [own_token(number) for number in names], drafts)
+                self.manager.append(names, [item.own for item in batch], drafts)
             except OutOfBlocks as error:
                 self._note_dry(error)
                 self._preempt()
@@ -109,10 +116,14 @@ class Serving:
                 item.stored += 1
                 item.done += 1
             self.counts.stored_tokens += len(batch)
+            self._lengths = [item.stored for item in batch]
             if drafts:
                 self._accept(batch, drafts)
             return len(batch) * (1 + drafts)
         return 0
+
+    def _decoding(self) -> list[Traffic]:
+        return [item for item in self.running if item.stored == item.done]
 
     def _accept(self, batch: list[Traffic], drafts: int) -> None:
         """Drafted tokens in order, each by chance, until one is rejected or the answer is whole."""
@@ -122,7 +133,7 @@ class Serving:
             accepted = 0
             while accepted < most and random() < rate:
                 accepted += 1
-            self.manager.accept(item.number, accepted, [own_token(item.number)] * accepted)
+            self.manager.accept(item.number, accepted, [item.own] * accepted)
             item.stored += accepted
             item.done += accepted
             self.counts.stored_tokens += accepted
@@ -132,7 +143,7 @@ class Serving:
     def _prefill(self, budget: int) -> int:
         """The next chunk of prompts that are partly stored."""
         used = 0
-        for item in [i for i in self.running if not i.decoding and i.stored < i.done]:
+        for item in [i for i in self.running if i.stored < i.done]:
             used += self._chunk(item, budget - used)
         return used
 
@@ -153,6 +164,7 @@ class Serving:
                 break
             self.waiting.popleft()
             self.running.append(item)
+            self._note_admitted(item)
             self._count_hit(item, hit)
             used += got
         return used
@@ -203,15 +215,37 @@ class Serving:
         self._admission_blocked = False
 
     def _finish(self) -> None:
+        self._note_answers()
         over = [item for item in self.running if item.stored >= item.target]
         for item in over:
             self.manager.free(item.number)
             self.counts.finished += 1
+            self.latencies.finished(item, self.now)
             self._admission_blocked = False
         if over:
             self.running = [item for item in self.running if item.stored < item.target]
 
     # --- notes ------------------------------------------------------------------------------
+    def _note_admitted(self, item: Traffic) -> None:
+        if item.first_token_s is None:
+            self._unanswered.append(item)
+        self.latencies.admitted(item, self._arrival(item), self.now)
+
+    def _note_answers(self) -> None:
+        """The step that stores the last token of a prompt gives the first token."""
+        if not self._unanswered:
+            return
+        live = {item.number for item in self.running}
+        still = []
+        for item in self._unanswered:
+            if item.number not in live:
+                continue  # preempted: it is admitted again
+            if item.stored >= item.request.prompt_tokens:
+                self.latencies.answered(item, self._arrival(item), self.now)
+            else:
+                still.append(item)
+        self._unanswered = still
+
     def _note_dry(self, error: OutOfBlocks) -> None:
         if self.ran_dry is None:
             self.ran_dry = RanDry(

@@ -13,11 +13,11 @@ _WIDTH = 60
 _LABEL = 12  # columns
 
 
-def render(result: ReplayResult, heading: str = "", width: int = 80) -> str:
+def render(result: ReplayResult, heading: str = "", width: int = 80, timing: str = "") -> str:
     """Plain text: a labelled fact each, on lines of at most `width` columns. heading: what was
-    replayed on what."""
+    replayed on what; timing: what a step takes, in words."""
     lines: list[str] = []
-    for label, fact in _facts(result, heading):
+    for label, fact in _facts(result, heading, timing):
         if label == "over time":  # spaces are bars of no height: not to be wrapped
             lines.append(label.ljust(_LABEL) + fact)
             continue
@@ -26,7 +26,7 @@ def render(result: ReplayResult, heading: str = "", width: int = 80) -> str:
     return "\n".join(lines)
 
 
-def _facts(result: ReplayResult, heading: str) -> Iterator[tuple[str, str]]:
+def _facts(result: ReplayResult, heading: str, timing: str) -> Iterator[tuple[str, str]]:
     """(label, fact); a fact without a label belongs to the one before."""
     if heading:
         yield "replay", heading
@@ -39,6 +39,9 @@ def _facts(result: ReplayResult, heading: str) -> Iterator[tuple[str, str]]:
     if result.requests_steady is not None:
         held = count(result.requests_steady, "request")
         yield "", f"capacity's closed form: {held} of {count(result.request_len, 'token')}"
+    yield from _times(result)
+    if timing:
+        yield "a step", timing
     yield (
         "blocks",
         f"at most {result.peak_in_use:,} of {result.usable_blocks:,} in use "
@@ -58,6 +61,25 @@ def _facts(result: ReplayResult, heading: str) -> Iterator[tuple[str, str]]:
     yield "prefix", _hits(result)
     yield "ran dry", _dry(result)
     yield from _gap(result)
+
+
+def _times(result: ReplayResult) -> Iterator[tuple[str, str]]:
+    """Simulated seconds; what a step takes, whoever replays says."""
+    told = (
+        ("wait", result.wait, "in the queue", 1, "s"),
+        ("first token", result.first_token, "after arrival", 1, "s"),
+        ("each token", result.each_token, "after the one before", 1000, "ms"),
+    )
+    for label, found, words, factor, unit in told:
+        if found is not None:
+            values = [f"{factor * value:,.2f}" for value in (found.p50, found.p90, found.p99)]
+            yield label, f"{', '.join(values)} {unit} {words} (50%, 90%, 99% of requests)"
+    if result.overload is not None:
+        yield (
+            "overloaded",
+            f"{result.arrivals_s:,.0f} s of arrivals became {result.simulated_s:,.0f} s of work, "
+            f"{result.overload:.1f} times as long: the load is not served",
+        )
 
 
 def _requests(result: ReplayResult) -> str:

@@ -25,6 +25,11 @@ class Traffic:
     done: int
     stored: int = 0
     preempted: int = 0
+    admitted_s: float | None = None  # first admission, and the end of the first token's step
+    first_token_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.own = own_token(self.number)
 
     @property
     def decoding(self) -> bool:
@@ -33,7 +38,7 @@ class Traffic:
     def tokens(self) -> npt.NDArray[np.int64]:
         """[done] ids that agree with another request's exactly as far as their prefix ids do."""
         request, prompt = self.request, self.request.prompt_tokens
-        own = own_token(self.number)
+        own = self.own
         if not request.prefix_ids:
             return np.full(self.done, own, np.int64)
         ids = np.repeat(np.array(request.prefix_ids, np.int64), request.prefix_block)[:prompt]

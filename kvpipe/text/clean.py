@@ -18,3 +18,13 @@ def clean(line: str) -> str:
 def clean_lines(text: str) -> str:
     """Several lines, each clean; only the line feed ends a line."""
     return "\n".join(clean(line) for line in text.split("\n"))
+
+
+def whole_sentences(text: str, longest: int) -> str:
+    """At most so many characters of it: whole sentences, or, where the first is longer, words."""
+    if len(text) <= longest:
+        return text
+    end = max(text.rfind(mark, 0, longest) for mark in (". ", "! ", "; "))
+    if end > 0:
+        return text[: end + 1]
+    return f"{text[:longest].rpartition(' ')[0] or text[:longest]} ..."

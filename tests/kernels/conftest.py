@@ -46,7 +46,11 @@ def make_backend(execution: str):
     return HostBackend(HostBackend.Options(name="host", build=execution))
 
 
-@pytest.fixture(params=[*EXECUTIONS, pytest.param("gpu", marks=pytest.mark.gpu)])
+# The last thread first: for code that depends on the order, in the full tier.
+_EACH = [pytest.param(e, marks=pytest.mark.full) if e == "reverse" else e for e in EXECUTIONS]
+
+
+@pytest.fixture(params=[*_EACH, pytest.param("gpu", marks=pytest.mark.gpu)])
 def backend(request: pytest.FixtureRequest, compiled: None):
     if request.param == "gpu":
         missing = CupyBackend.problems()

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler
 SMALL = "-O0 -DKV_TEST_NAME"  # a quick compilation under a name of its own
 
 
+@pytest.mark.full
 def test_a_second_process_finds_the_first_ones_file(tmp_path, monkeypatch):
     monkeypatch.setenv("CXXFLAGS", SMALL)
     first = host_library("exact", tmp_path)
@@ -105,6 +106,7 @@ def test_the_cache_directory_is_the_users(monkeypatch):
     assert default_cache_dir() == Path("/home/someone/.cache/kvpipe")
 
 
+@pytest.mark.full
 def test_the_source_compiles_without_a_warning(tmp_path, monkeypatch):
     monkeypatch.setenv("CXXFLAGS", "-O0 -Wall -Wextra -Wno-unused-parameter -Werror")
     for build in host_compile.BUILDS:

@@ -190,6 +190,7 @@ def test_a_program_that_is_no_compiler_is_named(folder, tmp_path, monkeypatch):
         host_library("exact", folder)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 def test_a_real_library_that_is_cut_short_never_reaches_the_loader(tmp_path, monkeypatch):
     """Loading it would end this process by SIGBUS."""

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     reason="pip install nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-nvdisasm==13.5.37",
 )
 
-PER_COMMIT = (80, 90)
+PER_COMMIT = (90,)
 COPIES = [f"kv_{operation}_v{width}"
           for operation in ("write", "gather", "fill", "copy", "pack", "unpack")
           for width in (16, 4, 2, 1)]  # fmt: skip
@@ -114,10 +114,15 @@ def test_fp8_is_converted_by_the_hardware_where_there_is_some(compiled_for, arch
         assert (converts > 0) == (arch >= 89), name
 
 
-def test_kernels_stay_small(compiled_for):
-    """Unrolled row loops or a 64-bit division would double these."""
+def test_kernels_stay_small(compiled_for, arch):
+    """Unrolled row loops or a 64-bit division would double these. From sm_100 on a row's scores are
+    unrolled twice as far (848 instructions; 472 on sm_90)."""
     assert compiled_for["kv_write_v16"].size <= 256
-    assert max(kernel.size for kernel in compiled_for.values()) <= 560
+    scores = {name for name in compiled_for if name.startswith("kv_scores_")}
+    most = max(kernel.size for name, kernel in compiled_for.items() if name not in scores)
+    assert most <= 560
+    most = max(compiled_for[name].size for name in scores)
+    assert most <= (900 if arch >= 100 else 560)
 
 
 @pytest.mark.full

@@ -1,6 +1,6 @@
 """What holds for every request: each function gives what is wrong with one, or "".
 
-Not among them, because it is not so (docs/planning.md says it): a larger block size, another engine
+Not among them, because it is not so (docs/capacity.md says it): a larger block size, another engine
 or more speculative tokens may fit more or less; a higher TP may hold fewer requests in all where KV
 heads are replicated.
 """

@@ -108,7 +108,7 @@ def _wrong_with(made: bytes, name: str) -> str:
             model = PLUGIN(PLUGIN.Options(path=str(file), **options)).read()
         except ConfigError as error:
             lines = error.lines()
-            odd = [line for line in lines if not line.isprintable() or len(line) > 1000]
+            odd = [line for line in lines if not line.isprintable() or len(line) > 10_000]
             return f"a complaint that is no line: {odd[0]!r}" if odd else ""
     sizes = (model.num_layers, model.parameter_count or 0, model.weight_bytes or 0)
     fine = all(math.isfinite(size) and size >= 0 for size in sizes)

@@ -32,9 +32,9 @@ def values(made: Any, seed: Random, times: int = 3) -> Any:
             holder[seed.choice(("x", "hydra", "", f"{key}{key}"))] = holder.pop(key)
         elif kind == 2:
             there, at = seed.choice(places)
-            holder[key] = copy.deepcopy(there[at]) if at != key else seed.choice(ODD_VALUES)
+            holder[key] = copy.deepcopy(there[at])
         else:
-            holder[key] = seed.choice(ODD_VALUES)
+            holder[key] = copy.deepcopy(seed.choice(ODD_VALUES))
     return made
 
 

@@ -60,7 +60,7 @@ def _not_kept(plan: Plan, requests: int, peak: int, null: int) -> str:
         _drive(manager, requests, computed, new)
     except OutOfBlocks:
         return ""
-    if held < peak or null == 0:  # no one step is the worst of every group: see docs/planning.md
+    if held < peak or null == 0:  # no one step is the worst of every group: see docs/capacity.md
         return ""
     return f"{requests} are said to fit, and one more is accepted"
 

@@ -49,10 +49,14 @@ def _ask(environment: Environment, questions: Sequence[Json], processes: int) ->
 
 
 def _in_process(processes: int) -> Mapping[str, str]:
-    """One thread an engine: tiny models gain nothing from more, and waiting threads burn cores."""
+    """One thread an engine: tiny models gain nothing from more, and waiting threads burn cores.
+    Its core is in the probe's process, where its plan is looked at; workers that are processes of
+    their own are bound by hand, since by itself the engine wants a NUMA node each."""
+    several = {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, range(processes)))}
     return {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if processes == 1 else "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": "1",
+        **(several if processes > 1 else {}),
     }
 
 

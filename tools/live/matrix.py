@@ -40,7 +40,7 @@ def question(case: Case, folder: Path, draft: Path | None, version: str) -> Json
     asked: Json = {"name": case.name, "memory_bytes": case.memory_bytes, "usage": "server"}
     asked["is_alone"] = "speculative_config" in case.arguments
     if case.setting.from_serve_line:
-        line = said(case, folder, version, ())["serve"]
+        line = said(case, folder, draft, version, ())["serve"]
         command, verb, *words = shlex.split(line)
         assert (command, verb) == ("vllm", "serve"), line
         return asked | {"serve": ["--model", *words, *ALWAYS_IN_WORDS]}
@@ -87,7 +87,8 @@ def compared(name: str, kept: Json) -> Iterator[Json]:
             if theirs is None:
                 continue
             memories = [other["memory"] for other in theirs.get("others", ())]
-            ours = said(case, case.model.write(Path(scratch)), name.removeprefix("vllm-"), memories)
+            folders = case.model.write(Path(scratch)), case.model.write_draft(Path(scratch))
+            ours = said(case, *folders, name.removeprefix("vllm-"), memories)
             yield {
                 "case": case.name,
                 "kind": case.model.kind,

@@ -481,6 +481,7 @@ def _states() -> list[Model]:
                 "Zamba2ForCausalLM",
                 "zamba2",
                 num_hidden_layers=6,
+                num_key_value_heads=4,  # as every checkpoint has: the engine takes all heads
                 hybrid_layer_ids=[2, 5],
                 layers_block_type=["mamba", "mamba", "hybrid"] * 2,
                 num_mem_blocks=1,

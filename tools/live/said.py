@@ -18,8 +18,11 @@ from tools.live.cases import Case
 Json = dict[str, Any]
 
 
-def overrides_of(case: Case, folder: Path, version: str, memory_bytes: int) -> list[str]:
-    """The command line: the engine's own choices for everything that the case does not set."""
+def overrides_of(
+    case: Case, folder: Path, draft: Path | None, version: str, memory_bytes: int
+) -> list[str]:
+    """The command line: the engine's own choices for everything that the case does not set. An
+    engine in the probe's own process has one batch in flight."""
     drafted = case.model.engine.get("speculative_config", {}).get("num_speculative_tokens", 0)
     return [
         "model=hf",
@@ -31,6 +34,8 @@ def overrides_of(case: Case, folder: Path, version: str, memory_bytes: int) -> l
         "scheduler=engine",
         f"cache.kv_cache_memory_bytes={memory_bytes}",
         *([f"scheduler.num_speculative_tokens={drafted}"] if drafted else []),
+        *([f"model.draft={draft}"] if draft else []),
+        *(["scheduler.max_concurrent_batches=1"] if case.setting.processes == 1 else []),
         *_states_kept(case, version),
         *case.overrides,
     ]
@@ -39,14 +44,18 @@ def overrides_of(case: Case, folder: Path, version: str, memory_bytes: int) -> l
 def _states_kept(case: Case, version: str) -> list[str]:
     """From 0.26 on the engine caches prefixes of hybrids unless told otherwise: states at block
     boundaries are kept. kvpipe plans none unless asked."""
-    is_hybrid = "hybrid" in case.model.kind or "beside attention" in case.model.kind
+    words = ("hybrid", "beside attention", "convolution")
+    is_hybrid = any(word in case.model.kind for word in words)
     keeps = is_hybrid and parse_version(version) >= (0, 26, 0)
     return ["cache.mamba_cache_mode=align"] if keeps else []
 
 
-def said(case: Case, folder: Path, version: str, memories: Sequence[int]) -> Json:
-    """The plan, or the refusal. memories: further ones, as the engine was asked about them."""
-    found = _planned(overrides_of(case, folder, version, case.memory_bytes))
+def said(
+    case: Case, folder: Path, draft: Path | None, version: str, memories: Sequence[int]
+) -> Json:
+    """The plan, or the refusal. draft: the folder of the case's draft model. memories: further
+    ones, as the engine was asked about them."""
+    found = _planned(overrides_of(case, folder, draft, version, case.memory_bytes))
     if isinstance(found, str):
         return {"started": False, "error": found, "others": []}
     others = [_other(found, memory) for memory in memories]

@@ -14,7 +14,8 @@ class LoggedEngine:
     """phrases: what its lines say. starts: words of the lines that a start begins with. settings:
     name of a figure -> (kvpipe's key, its value of what was printed; None: that says nothing).
     pools: names of sizes that are arrays of the cache; those of one rank add up. sums: of other
-    sizes that add up, a line a device. errors: words of the lines that tell why it ended."""
+    sizes that add up, a line a device. errors: words of the lines that tell why it ended. echoes:
+    of those among them that only point at another."""
 
     name: str
     phrases: tuple[Phrase, ...]
@@ -23,3 +24,4 @@ class LoggedEngine:
     pools: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    echoes: tuple[str, ...] = ()

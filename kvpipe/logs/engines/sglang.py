@@ -60,5 +60,6 @@ ENGINE = LoggedEngine(
     phrases=_PHRASES,
     starts=("server_args=",),
     settings=SETTINGS,
+    errors=("Error: ", "out of memory"),
     pools=("k", "v", "kv", "conv", "ssm"),
 )

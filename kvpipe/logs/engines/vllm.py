@@ -8,7 +8,9 @@ from typing import Any
 from kvpipe.logs.engines.base import LoggedEngine
 from kvpipe.logs.phrases import (
     BYTES,
+    FREE,
     PADDING,
+    SIZE_OF,
     Phrase,
     argument,
     count,
@@ -29,6 +31,8 @@ _SIZES = (
     size("/", "total", within="Free memory on device "),
     size(", ", "requested", within="Desired GPU memory utilization is ("),
     size(", ", "requested", within="desired GPU memory utilization ("),
+    size(", ", "requested", within="external process's weights ("),
+    Phrase(words="(", names=("free",), kind="size", pattern=FREE, within="Free memory on device "),
     size("odel weights take ", "weights"),
     size("Loading model weights took ", "weights"),
     size("Model loading took ", "weights"),
@@ -48,6 +52,12 @@ _SIZES = (
     ),
     size(" took ", "graphs", within="Graph capturing finished in "),
     size(" KV cache is needed", "needed", before=True),
+    # The CPU worker: "Explicitly set (0.06/23.54) GiB for KV cache on node 0."
+    *(
+        Phrase(words=words, names=("available_kv", "total"), kind="size", pattern=SIZE_OF)
+        for words in ("Explicitly set (", "Auto set (")
+    ),
+    size(", with ", "requested", within="Auto set ("),
 )
 # Some builds print bytes.
 _BYTES = (
@@ -79,6 +89,8 @@ _RATIOS = (
     ratio("tokens per request: ", "max_concurrency", within="Maximum concurrency for "),
     *(ratio(f"gpu_memory_utilization{mark}", "utilization") for mark in ("=", " (", "': ")),
     ratio("Desired GPU memory utilization is (", "utilization"),
+    ratio("desired GPU memory utilization (", "utilization"),
+    ratio("external process's weights (", "utilization"),
     ratio("current --gpu-memory-utilization=", "utilization"),
 )
 _WORDS = (
@@ -169,6 +181,7 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "mamba_ssm_cache_dtype": ("cache.mamba_ssm_cache_dtype", _model_dtype),
     "prefix_caching": ("cache.enable_prefix_caching", _as_is),
     "disable_hybrid": ("cache.disable_hybrid_kv_cache_manager", _as_is),
+    "enforce_eager": ("profiling.enforce_eager", _as_is),
     "num_gpu_blocks_override": ("cache.num_gpu_blocks_override", _at_least_one),
     "dtype": ("model.dtype", _model_dtype),
 }
@@ -178,4 +191,5 @@ ENGINE = LoggedEngine(
     starts=("LLM engine (v", "API server version", "non-default args: "),
     settings=SETTINGS,
     errors=("Error: ", "out of memory", "No available memory for the cache blocks"),
+    echoes=("See root cause above", "Engine core initialization failed", "for root cause."),
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
+import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from typing import Annotated, Any, BinaryIO, ClassVar, Literal
 from pydantic import Field
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.files.regular import not_regular
+from kvpipe.files.regular import open_regular
 from kvpipe.request.config import Count, Section
 from kvpipe.request.schema import shown
 
@@ -25,7 +27,11 @@ Rate = Annotated[float, Field(ge=1e-6, le=1e9)]
 
 MOST_TOKENS = 2**31  # of a prompt or an answer: beyond any model, so the file is wrong
 LATEST_S = 1e12  # seconds, 30,000 years
-LONGEST_LINE = 2**26  # bytes
+LONGEST_LINE = 2**24  # bytes
+# What is kept of a file, unless trace.max_requests says how many; and the lines that it may have.
+MOST_REQUESTS = 2_000_000
+MOST_PREFIX_IDS = 20_000_000
+MOST_LINES = 2 * MOST_REQUESTS
 # What reading a file that somebody else wrote can raise, whatever is in it.
 UNREADABLE = (OSError, EOFError, UnicodeError, ValueError, RuntimeError, zlib.error)
 # ... and what a line of it can. RecursionError (deep brackets) is a RuntimeError.
@@ -51,7 +57,8 @@ class TraceOptions(Section):
 
     max_requests: the first of them (null: all). arrivals: trace (at their times, divided by
     arrival_rate_scale) or at_once. A step takes step_seconds plus its new tokens divided by
-    prefill_tokens_per_second: nominal figures, which set how long requests stay together.
+    prefill_tokens_per_second; auto, both: what the model and the card allow at best, divided by
+    efficiency (20 ms and 20,000 tokens a second where no bandwidth of the card is known).
     acceptance_rate: chance of a drafted token (scheduler.num_speculative_tokens a step) to be
     accepted where those before it are.
     """
@@ -60,8 +67,9 @@ class TraceOptions(Section):
     max_requests: Count | None
     arrivals: Literal["trace", "at_once"]
     arrival_rate_scale: Rate
-    step_seconds: Rate
-    prefill_tokens_per_second: Rate
+    step_seconds: Rate | Literal["auto"]
+    prefill_tokens_per_second: Rate | Literal["auto"]
+    efficiency: Annotated[float, Field(ge=1e-3, le=1)] = 1.0  # files of third parties lack it
     acceptance_rate: Annotated[float, Field(ge=0, le=1)]
 
 
@@ -111,9 +119,13 @@ class FileTrace(Trace):
     def requests(self) -> list[TraceRequest]:
         path, most = self.path, self.options.max_requests
         found: list[TraceRequest] = []
+        ids = 0
         for number, line in lines(path):
             if len(found) == most:
                 break
+            ids += len(found[-1].prefix_ids) if found else 0
+            if most is None and (len(found) >= MOST_REQUESTS or ids > MOST_PREFIX_IDS):
+                raise ConfigError(_too_many(path))
             if number == 1 and self.header is not None:
                 self._check_header(line)
             elif line.strip():
@@ -143,6 +155,12 @@ class FileTrace(Trace):
             ) from error
 
 
+def _too_many(path: Path) -> Problem:
+    expected = f"at most {MOST_REQUESTS:,} requests and {MOST_PREFIX_IDS:,} prefix ids"
+    knob = "trace.max_requests=N takes the first N"
+    return Problem("trace.path", expected, f"more in {named(path)}", knob)
+
+
 def checked(request: TraceRequest) -> TraceRequest:
     """The request, its numbers within what can be replayed; ValueError otherwise."""
     for tokens in (request.prompt_tokens, request.output_tokens):
@@ -165,16 +183,19 @@ def whole(value: Any) -> int:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a UTF-8 text file, unpacked if its name ends in .gz. ConfigError naming the
-    file, and the line from which on it is none."""
+    """Numbered lines of a UTF-8 text file, unpacked if its name ends in .gz: of one that grows,
+    those that it had. ConfigError naming the file, and the line from which on it is none."""
     number = 0
     try:
         path = path.expanduser()
-        if kind := not_regular(path):
-            raise ValueError(kind)
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, raw in enumerate(_raw_lines(file), 1):  # noqa: B007
+        with open_regular(path) as stored:
+            packed = path.suffix == ".gz"
+            file = gzip.GzipFile(fileobj=stored) if packed else stored
+            size = None if packed else os.fstat(stored.fileno()).st_size
+            for number, raw in enumerate(_raw_lines(file, size), 1):  # noqa: B007
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if number == MOST_LINES:
+                    raise ValueError(f"more than {MOST_LINES:,} lines")
     except UNREADABLE as error:
         # A UnicodeError is of the line that was read; any other, of the one that would be next.
         at = number + (not isinstance(error, UnicodeError))
@@ -183,10 +204,13 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
         raise ConfigError(Problem("trace.path", "a file that can be read", got)) from error
 
 
-def _raw_lines(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
-    while line := file.readline(LONGEST_LINE):
+def _raw_lines(file: BinaryIO | gzip.GzipFile, size: int | None) -> Iterator[bytes]:
+    """size: bytes to read (None: to the end, which a packed file has)."""
+    left = size if size is not None else sys.maxsize
+    while left > 0 and (line := file.readline(min(LONGEST_LINE, left))):
         if len(line) == LONGEST_LINE:
             raise ValueError(f"a line of {LONGEST_LINE:,} bytes or more")
+        left -= len(line)
         yield line
 
 

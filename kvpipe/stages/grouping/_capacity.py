@@ -39,7 +39,7 @@ def true_capacity(
         peak_bytes=peak * width,
         steady_bytes=steady * width,
         requests_at_peak=max(0, usable) // peak,
-        requests_steady=_reached(specs, limits, usable, steady),
+        requests_steady=_reached(specs, limits, usable, steady, (fixed, slope)),
         longest_request=longest_length(lambda n: _peak(specs, limits, n) <= usable, length) or 0,
         bytes_fixed=fixed * width,
         bytes_per_token=slope * width,
@@ -55,34 +55,40 @@ def _peak(specs: Counter[KVCacheSpec], limits: RequestLimits, length: int) -> in
 _LOOKED_AT = 1 << 16
 
 
-def _reached(specs: Counter[KVCacheSpec], limits: RequestLimits, usable: int, steady: int) -> int:
+def _reached(
+    specs: Counter[KVCacheSpec],
+    limits: RequestLimits,
+    usable: int,
+    steady: int,
+    cost: tuple[int, float],
+) -> int:
     """Requests that decode at max_model_len together. The last to get there passes steps that hold
     more than the last one does (a state on both sides of a boundary, a window over one block more),
     while the others hold theirs."""
     requests = max(0, usable) // max(1, steady)
     left = usable - (requests - 1) * steady  # for the last of them
-    if not requests or left >= _bound(specs, limits, limits.max_model_len):
+    if not requests or left >= _bound(cost, limits.max_model_len):
         return requests
-    left_alone = usable - _most_held(specs, limits)
+    left_alone = usable - _most_held(specs, limits, cost)
     return 0 if left_alone < 0 else min(requests, 1 + left_alone // max(1, steady))
 
 
-def _most_held(specs: Counter[KVCacheSpec], limits: RequestLimits) -> int:
+def _most_held(specs: Counter[KVCacheSpec], limits: RequestLimits, cost: tuple[int, float]) -> int:
     """Blocks of a decoding request in the step up to max_model_len that holds most. Exact where
     lengths below those looked at cannot hold more, as with full attention; else from above."""
     most, length = 0, limits.max_model_len
     last = max(0, length - _LOOKED_AT)
     for tokens in range(length, last, -1):
-        if most >= _bound(specs, limits, tokens):
+        if most >= _bound(cost, tokens):
             return most
         held = sum(spec.steady_blocks(tokens, limits) * times for spec, times in specs.items())
         most = max(most, held)
-    return max(most, _bound(specs, limits, last)) if last else most
+    return max(most, _bound(cost, last)) if last else most
 
 
-def _bound(specs: Counter[KVCacheSpec], limits: RequestLimits, length: int) -> int:
+def _bound(cost: tuple[int, float], length: int) -> int:
     """No decoding request of at most that many tokens holds more blocks."""
-    fixed, slope = _cost(specs, limits)
+    fixed, slope = cost
     return floor(fixed + slope * length + 1e-9)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, LayerPages
 from kvpipe.engines.base import EngineRules
@@ -55,7 +56,7 @@ class Pool:
     def axes(self) -> str:
         return SLOTS_OUTERMOST if self.in_slots else self.layout
 
-    @property
+    @cached_property
     def group_size(self) -> int:
         """Layers of the longest group here."""
         return max((len(group.layer_names) for group in self.groups), default=0)
@@ -70,7 +71,7 @@ class Pool:
         """Nothing is stored here, although other ranks may store something."""
         return not self.group_size and not any(g.spec.sums_pages for g in self.groups)
 
-    @property
+    @cached_property
     def bytes_per_block(self) -> int:
         """Bytes of one block id across the pool of this rank."""
         if not self.groups:

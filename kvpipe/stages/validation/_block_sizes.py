@@ -94,7 +94,7 @@ class BlockSizes:
                 mode=self._state_mode(),
                 chunk_size=self.cache.mamba_block_size or chunk_size or STATE_CHUNK_SIZE,
             )
-            if pool.derived:
+            if pool.derived and self.rules.groups == "equal":  # slots have blocks of their own
                 text = f"block_size is {pool.block_size} tokens, so that an attention page"
                 text += f" holds a state of {pool.state_bytes:,} bytes"
                 notes.append(Note(text=text, knob="cache.mamba_ssm_cache_dtype"))

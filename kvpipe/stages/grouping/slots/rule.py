@@ -27,7 +27,7 @@ from kvpipe.stages.grouping.slots.weights import Weights, fewest_bytes
 
 Layers = Mapping[str, KVCacheSpec]
 
-MOST_TRIED = 16  # plans, in ascending order of cost
+MOST_TRIED = 24  # plans, in ascending order of cost
 ROUNDS, MOST_LENGTHS = 3, 4  # of the search, each with so many lengths more at which plans failed
 MOST_TABLES = 64  # where no engine's plan bounds them
 
@@ -86,12 +86,13 @@ class _Rule:
                 groups = self._assembled(plan)
                 return self._with_facts(groups, "fewest tables", self._not_worse_than(groups))
         *_, newest = baselines = self.request.baselines
-        for promised in dict.fromkeys((baselines, (newest,))):
+        alone = [(newest,)] if len(_distinct(baselines)) > 1 else []
+        for promised in [baselines, *alone]:
             if (found := self._no_worse_than(promised)) is not None:
                 return self._with_facts(found, "equal slots", promised)
         groups = repacked(newest, self.request.ranks, self.blocks, self._repack_sizes())
-        others = [base for base in self._not_worse_than(groups) if base is not newest]
-        return self._with_facts(groups, f"{newest.engine} repacked", (*others, newest))
+        more = [base for base in self._not_worse_than(groups) if base is not newest]
+        return self._with_facts(groups, f"{newest.engine} repacked", (*more, newest))
 
     # --- what is searched ---
     def _no_worse_than(self, promised: Sequence[Baseline]) -> tuple[KVCacheGroupSpec, ...] | None:

@@ -1,0 +1,65 @@
+"""A prepared request -> the bound on its steps, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpipe.answers.stage_weights import stage_weights
+from kvpipe.errors import ConfigError
+from kvpipe.physics.bounds import StepBound, read_share
+from kvpipe.physics.peaks import peak_of
+from kvpipe.physics.reads import cache_reads
+from kvpipe.pipeline import Prepared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """bound None: why there is none, in `why`. why: else what it rests on."""
+
+    bound: StepBound | None
+    why: str
+
+
+def speed_of(prepared: Prepared, efficiency: float = 1.0) -> Speed:
+    """Of the slowest stage: a token passes all of them."""
+    device, resolved = prepared.config.device, prepared.resolved
+    if not device.bandwidth_bytes_per_s:
+        why = f"no time is shown: device {resolved.device.name} names no bandwidth"
+        return Speed(bound=None, why=f"{why} (device.bandwidth_bytes_per_s)")
+    try:
+        weights = stage_weights(prepared)
+    except ConfigError as error:
+        return Speed(bound=None, why=f"no time is shown: {error.problems[0]}")
+    stage = max(weights, key=lambda each: weights[each].num_bytes)
+    rank = next(rank for rank in resolved.ranks if rank.pp_rank == stage)
+    share, model = read_share(resolved.model), resolved.model
+    parallel = resolved.parallel
+    whole = sum(item.num_bytes for item in weights.values()) * parallel.tp
+    read = share * weights[stage].num_bytes
+    numbers = (model.parameter_count or 0) * read / whole if whole else 0.0
+    width = whole / model.parameter_count if model.parameter_count else 2.0
+    peak = peak_of(resolved.device.name, width)
+    return Speed(
+        bound=StepBound(
+            weight_bytes=read,
+            weights=numbers,
+            reads=cache_reads(rank.layers, resolved.limits),
+            bandwidth=float(device.bandwidth_bytes_per_s),
+            peak=peak,
+            efficiency=efficiency,
+        ),
+        why=_rests_on(share, float(device.bandwidth_bytes_per_s), peak, efficiency),
+    )
+
+
+def _rests_on(share: float, bandwidth: float, peak: float | None, efficiency: float) -> str:
+    text = f"{100 * share:.0f}% of the weights and what each request's layers see, read at "
+    text += f"{bandwidth / 1e12:.2f} TB/s"
+    if peak is not None:
+        text += f"; two operations a weight at {peak / 1e12:,.0f} T/s"
+    else:
+        text += "; no peak of computing is known"
+    label = "nominal figures, a bound: no faster than this"
+    if efficiency < 1:
+        label = f"nominal figures, of which {efficiency:.0%} are reached (set by you)"
+    return f"{text} ({label})"

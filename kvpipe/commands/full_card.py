@@ -1,0 +1,142 @@
+"""A start that ended since other processes hold the card, or since the card ran out.
+
+What is said is planned: the share of the card that is left, and the same line on a card of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import floor
+from typing import Any
+
+from kvpipe.answers.remedies import advice, ways_out
+from kvpipe.commands.trouble import Trouble
+from kvpipe.engines.pasted_line import words_of
+from kvpipe.logs.engine_log import EngineLog
+from kvpipe.logs.figures import GIB
+from kvpipe.pipeline import Prepared
+
+_SHARE, _LENGTH = "cache.gpu_memory_utilization", "scheduler.max_model_len"
+_ALONE = {"profiling.other_instances_bytes": 0}
+_FLAG = "--gpu-memory-utilization"
+_STOP = "Stop them (nvidia-smi lists them)"
+_FREED = "once the card is free"
+
+
+def of_full_card(log: EngineLog, prepared: Prepared | None) -> Iterator[Trouble]:
+    """prepared: the request, which counts what others hold (None: too little is said for one)."""
+    if log.short_of is None and log.ran_out is None:
+        return
+    said = _not_free(log) if log.short_of is not None else _ran_out(log)
+    if prepared is None:
+        yield Trouble(text=f"{said}{_by_hand(log)}", stops=True)
+    elif log.held_by_others:
+        yield _beside_others(said, log, prepared)
+    else:
+        yield _alone(said, prepared)
+
+
+# --- what the log says ---
+def _not_free(log: EngineLog) -> str:
+    free, total, asked = log.short_of, log.least("total"), log.least("requested")
+    of_all = f" of {total.num_bytes / GIB:.2f}" if total is not None else ""
+    share = f"{_FLAG} {log.utilization:g}" if log.utilization else "it"
+    assert free is not None and asked is not None
+    return (
+        f"the card had {free.num_bytes / GIB:.2f}{of_all} GiB free when the engine started, and "
+        f"{share} asks for {asked.num_bytes / GIB:.2f}{_others(log)}"
+    )
+
+
+def _ran_out(log: EngineLog) -> str:
+    found = log.ran_out
+    assert found is not None
+    of_all = f" of {found.total / GIB:.2f} GiB" if found.total is not None else ""
+    free = f" with {found.free / GIB:.2f}{of_all} free" if found.free is not None else of_all
+    mine = f"; the engine itself held {found.mine / GIB:.2f} GiB" if found.mine is not None else ""
+    return (
+        f"the card ran out of memory: {found.asked / GIB:.2f} GiB more were asked for{free}"
+        f"{mine}{_others(log)}"
+    )
+
+
+def _others(log: EngineLog) -> str:
+    held = log.held_by_others
+    return f": other processes hold {held / GIB:.2f} GiB" if held else ""
+
+
+def _highest_share(log: EngineLog) -> float:
+    """Hundredths of the card that the others leave, rounded down."""
+    total = log.least("total")
+    return floor(100 * (1 - log.held_by_others / total.num_bytes)) / 100 if total else 0.0
+
+
+def _by_hand(log: EngineLog) -> str:
+    if not log.held_by_others:
+        return ""
+    return f". {_STOP}; beside them {_FLAG} can be at most {_highest_share(log):.2f}"
+
+
+# --- what was planned ---
+def _beside_others(said: str, log: EngineLog, prepared: Prepared) -> Trouble:
+    share = _highest_share(log)
+    within = _planned(prepared, {_SHARE: share}) if share else None
+    alone = _planned(prepared, _ALONE)
+    text = f"{said}. {_STOP}: {_told_alone(alone)}. "
+    if within is not None:
+        text += f"Beside them {words_of(within)} fits, by estimate"
+        return Trouble(text=text, stops=True, change=within)
+    room = share * prepared.resolved.device.total_bytes
+    weights = _weights_bytes(prepared)
+    no_room = f"the weights alone take {weights / GIB:.2f}" if weights >= room else (
+        "that leaves no room for a cache beside the weights"
+    )  # fmt: skip
+    text += f"Beside them {_FLAG} can be at most {share:.2f}, {room / GIB:.2f} GiB, and {no_room}"
+    return Trouble(text=text, stops=True, change=alone, first=_FREED if alone is not None else "")
+
+
+def _told_alone(alone: Mapping[str, Any] | None) -> str:
+    if alone is None:
+        return "alone on the card the engine does not start, either"
+    more = words_of({key: value for key, value in alone.items() if key not in _ALONE})
+    return f"alone on the card {more or 'this line'} fits, by estimate"
+
+
+def _alone(said: str, prepared: Prepared) -> Trouble:
+    """The engine's own process filled the card."""
+    weights, total = _weights_bytes(prepared), prepared.resolved.device.total_bytes
+    ways = [dict(way.changes) for way in ways_out(prepared)]
+    if weights >= total or advice(prepared, {}, "") is None:
+        told = ", or ".join(map(words_of, ways)) or "no single change of settings makes it fit"
+        text = f"{said}. {_weights(prepared)}. Planned, and fits: {told}" if ways else (
+            f"{said}. {_weights(prepared)}: {told}"
+        )  # fmt: skip
+        return Trouble(text=text, stops=True, change=ways[0] if ways else None)
+    text = (
+        f"{said}. {_weights(prepared)}. By estimate this line fits: what ran out lies outside the "
+        "share of the card, so a lower --gpu-memory-utilization or --max-num-seqs leaves it room, "
+        "or --enforce-eager, where graphs were captured"
+    )
+    return Trouble(text=text, stops=True)
+
+
+def _planned(prepared: Prepared, changes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The changes, with a shorter context where it takes one; None where nothing fits."""
+    if advice(prepared, changes, "") is not None:
+        return changes
+    longest = advice(prepared, {**changes, _LENGTH: "auto"}, "")
+    if longest is None:
+        return None
+    shorter = {**changes, _LENGTH: longest.plan.limits.max_model_len}
+    return shorter if advice(prepared, shorter, "") is not None else None
+
+
+def _weights_bytes(prepared: Prepared) -> int:
+    resolved = prepared.resolved
+    ranks = resolved.parallel.tp * resolved.parallel.pp
+    return resolved.model.bytes_of_weights(resolved.served_dtype) // ranks
+
+
+def _weights(prepared: Prepared) -> str:
+    size = _weights_bytes(prepared)
+    return f"the weights take {size / GIB:.2f} GiB a card" if size else ""
