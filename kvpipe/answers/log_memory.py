@@ -12,7 +12,6 @@ from math import isclose
 
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.logs.figures import GIB
-from kvpipe.logs.reading import read_file
 from kvpipe.pipeline import Prepared, make_backend, prepare, profile_ranks
 from kvpipe.request.confdir import shipped_option
 from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
@@ -37,6 +36,8 @@ def share_is_known(prepared: Prepared) -> bool:
     path = getattr(plugin.options, "path", None)
     if plugin.name != "log" or not path:
         return False
+    from kvpipe.logs.reading import read_file
+
     said = read_file(path).utilization
     return said is not None and isclose(said, prepared.resolved.gpu_memory_utilization)
 
@@ -56,6 +57,8 @@ def _estimate(prepared: Prepared) -> int | None:
 
 
 def _is_eager(prepared: Prepared) -> bool:
+    from kvpipe.logs.reading import read_file
+
     path = getattr(prepared.config.plugins["profiling"].options, "path", None)
     return bool(path and read_file(path).settings.get("profiling.enforce_eager"))
 

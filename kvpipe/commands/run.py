@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command, CommandOptions
+from kvpipe.engines.base import Engine, EngineRules
 from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared, execute
 from kvpipe.report.base import Answer
-from kvpipe.report.contents import contents
 from kvpipe.report.document import plan_document
 from kvpipe.report.first_screen import first_screen
 from kvpipe.report.folded import folded
@@ -63,12 +63,13 @@ class Run(Command):
     files = ("plan.json", "memory_map.svg")
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
-        from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
-
         requests_asked(prepared.config.want)  # wrong ones are told before anything is planned
 
-        if engine := planned_engine(prepared):
-            return answer_of_engine(prepared, engine)
+        if not isinstance(prepared.config.plugins["engine"].make(Engine), EngineRules):
+            from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
+
+            if engine := planned_engine(prepared):
+                return answer_of_engine(prepared, engine)
         try:
             result = execute(prepared)
         except DoesNotFit as error:
@@ -100,13 +101,19 @@ def answer_of(report: ReportInput, *, full: bool = False) -> Answer:
         status=status,
         exit_code=exit_code,
         complaints=complaints,
-        lines=partial(lay_out, contents(report)),
+        lines=partial(_long, report),
         screen=partial(first_screen, report) if report.log is None else None,  # its terms matter
         verdict=_verdict_line(report),
         document=document if full else folded(document),
         pictures={"memory_map.svg": memory_map(document)},
         fields={} if status == "failed" else summary(document),
     )
+
+
+def _long(report: ReportInput, width: int) -> list[Line]:
+    from kvpipe.report.contents import contents  # made where it is shown
+
+    return lay_out(contents(report), width)
 
 
 def _verdict_line(report: ReportInput) -> Line:

@@ -62,12 +62,13 @@ def flags_to_words(arguments: Sequence[str]) -> list[str]:
 
 def _check_flag(flag: str) -> None:
     """ConfigError for one that is nearly one of ours; another is Hydra's to know."""
-    from difflib import get_close_matches
+    if not flag.startswith("--") or flag in _HYDRAS:
+        return
+    from difflib import get_close_matches  # only where something may be wrong
 
-    if flag.startswith("--") and flag not in _HYDRAS and (near := get_close_matches(flag, FLAGS)):
-        raise ConfigError(
-            Problem("command line", "a flag", f"'{flag}'", f"did you mean {near[0]}?")
-        )
+    if near := get_close_matches(flag, FLAGS):
+        hint = f"did you mean {near[0]}?"
+        raise ConfigError(Problem("command line", "a known flag", f"'{flag}'", hint))
 
 
 def _check_once(said: Mapping[str, str], words: Sequence[str]) -> None:
