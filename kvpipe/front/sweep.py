@@ -105,7 +105,8 @@ def _command(config: DictConfig) -> type[Command]:
     if not isinstance(name, str) or name not in COMMANDS:
         expected = f"one of {', '.join(COMMANDS.names())}"
         raise ConfigError(Problem("command.name", expected, shown(name)))
-    return COMMANDS.get(name)
+    command: type[Command] = COMMANDS.get(name)
+    return command
 
 
 def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
