@@ -119,7 +119,7 @@ def _memory(pool: Pool, given: int, request: GroupingRequest) -> int:
         asked_for, has = short_size(asked), short_size(given)
         raise DoesNotFit(
             f"cache.num_gpu_blocks_override: {count(override, 'block')} {need} {asked_for}, "
-            f"{given // width:,} fit ({has}). Lower it to {given // width:,}",
+            f"{given // width:,} fit ({has})",
             needed_bytes=(asked,),
             available_bytes=(given,),
         )
