@@ -13,7 +13,7 @@ from test_field_reports import ROWS, RUNS
 from kvpipe.commands.base import Command
 from kvpipe.commands.diagnosis import MOST_LINES
 from kvpipe.engines.pasted import Pasted, read_pasted
-from kvpipe.engines.pasted_line import changed_line
+from kvpipe.engines.pasted_line import changed_line, in_flags
 from kvpipe.engines.serve import read_serve_line
 from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.front.prepared import prepared_request
@@ -379,6 +379,11 @@ def as_pasted(words: list[str]) -> tuple[str, list[str]]:
     return shlex.join(line), rest
 
 
+def is_said(pattern: str, text: str) -> bool:
+    """The reports have kvpipe's words for settings, the doctor those of the pasted line."""
+    return any(re.search(each, text) for each in (pattern, in_flags(pattern.replace("\\.", "."))))
+
+
 # One report of each kind and its twin on every commit, all of them in the full tier.
 SAMPLE = [run for run in RUNS if run[0] in ("B10", "B35")]
 REST = [pytest.param(*run, marks=pytest.mark.full) for run in RUNS if run not in SAMPLE]
@@ -400,6 +405,6 @@ def test_a_field_report_is_diagnosed_and_its_twin_is_not(
     assert lines <= MOST_LINES
     if row["outcome"] in ("warning", "error"):
         for pattern in run.get("says", []):
-            assert re.search(pattern, text), (pattern, text)
+            assert is_said(pattern, text), (pattern, text)
     for pattern in run.get("never", []):
-        assert not re.search(pattern, text), (pattern, text)
+        assert not is_said(pattern, text), (pattern, text)
