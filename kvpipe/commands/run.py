@@ -5,7 +5,7 @@ Files: plan.json (every figure; docs/plan_schema.md) and memory_map.svg.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -110,7 +110,7 @@ def answer_of(report: ReportInput, *, full: bool = False) -> Answer:
     )
 
 
-def _long(report: ReportInput, width: int) -> list[Line]:
+def _long(report: ReportInput, width: int) -> Iterable[Line]:
     from kvpipe.report.contents import contents  # made where it is shown
 
     return lay_out(contents(report), width)
