@@ -8,6 +8,7 @@ import pytest
 import yaml
 from model_facts import configs, models
 
+import kvpipe
 from kvpipe.errors import ConfigError
 from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import ModelGeometry
@@ -133,3 +134,13 @@ def test_wrong_words_are_named_by_their_key():
     request = ["model=llama", "device=h100_80gb", "weights=awq", "weights.quantization.bits=99"]
     with pytest.raises(ConfigError, match=r"weights\.quantization\.bits: expected"):
         prepared_request(request)
+
+
+def test_a_plan_for_another_checkpoint_says_what_its_line_lacks() -> None:
+    asked = ["model=llama3_70b", "device=h200", "parallel=tp2", "backend=meta"]
+    shown = [
+        "\n".join(line.text for line in kvpipe.run([*asked, f"weights={kind}"]).answer.screen(80))
+        for kind in ("awq", "fp8")
+    ]
+    assert "name a checkpoint in awq" in shown[0] and "vllm serve" not in shown[0]
+    assert "--quantization fp8" in shown[1] and "name a checkpoint" not in shown[1]

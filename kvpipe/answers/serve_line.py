@@ -26,8 +26,8 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
     config, resolved = prepared.config, prepared.resolved
     if plan.capacity is None or _is_what_if(config) or _cannot_load(resolved):
         return ""
-    if resolved.model.is_converted and not resolved.model.load_as:
-        return ""  # the checkpoint that this plan is for has another name
+    if _is_another_checkpoint(resolved):
+        return ""
     rules = config.plugins["engine"].make(Engine).rules
     version = rules.version or ".".join(map(str, NEWEST))
     keeps_states = config.cache.mamba_cache_mode != "none" and _has_states(resolved)
@@ -39,6 +39,19 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
     path = getattr(config.plugins["model"].options, "path", None)
     model = model or path or resolved.model.name
     return serve_line(model, _settings(config, resolved, plan, version), version)
+
+
+def why_none(result: Result) -> str:
+    """Where the line is left out for want of a name: what to put into it."""
+    resolved = result.prepared.resolved
+    if not _is_another_checkpoint(resolved):
+        return ""
+    return f"name a checkpoint in {resolved.model.quantized_with}: no engine converts to it as it loads"
+
+
+def _is_another_checkpoint(resolved: ResolvedRun) -> bool:
+    """The weights that were planned are no conversion of the model's own: they have another name."""
+    return resolved.model.is_converted and not resolved.model.load_as
 
 
 def _arguments(config: RunConfig, resolved: ResolvedRun) -> Arguments:

@@ -54,6 +54,8 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
             f"{count(proof.layers, 'layer')} written and read back: {proof.mismatches:,} mismatches"
         )
         blocks["proof"] = _labelled("proof", proof.summary or words, width, most=1)
+    if report.no_serve:
+        blocks["serve"] = _labelled("serve", report.no_serve, width, most=2)
     if report.serve:
         blocks["serve"] = [Line("serve"), *shell_lines(report.serve, width - 2, indent="  ")]
     return _fitted(blocks, width)

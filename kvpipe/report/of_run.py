@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvpipe.answers.advice import advise
 from kvpipe.answers.hints import stage_notes
-from kvpipe.answers.serve_line import line_of
+from kvpipe.answers.serve_line import line_of, why_none
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
@@ -46,6 +46,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         job=job,
         log=_compared_with_log(result),
         serve=line_of(result),
+        no_serve=why_none(result),
         max_num_seqs=resolved.max_num_seqs,
         weights_left_out=_weights_left_out(result),
         requests_asked=requests_asked(result.prepared.config.want),
