@@ -46,11 +46,12 @@ def why_none(result: Result) -> str:
     resolved = result.prepared.resolved
     if not _is_another_checkpoint(resolved):
         return ""
-    return f"name a checkpoint in {resolved.model.quantized_with}: no engine converts to it as it loads"
+    kind = resolved.model.quantized_with
+    return f"name a checkpoint in {kind}: no engine converts to it as it loads"
 
 
 def _is_another_checkpoint(resolved: ResolvedRun) -> bool:
-    """The weights that were planned are no conversion of the model's own: they have another name."""
+    """The weights that were planned are not the model's own, converted: they have another name."""
     return resolved.model.is_converted and not resolved.model.load_as
 
 
