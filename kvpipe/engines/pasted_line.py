@@ -67,6 +67,8 @@ def words_of(changes: Mapping[str, Any]) -> str:
             continue
         if isinstance(value, bool):
             told.append(_switch(key, value) or f"{key}={str(value).lower()}")
+        elif value is None and key in _LONG:
+            told.append(f"no {_LONG[key]}")
         else:
             told.append(f"{_LONG[key]} {value}" if key in _LONG else f"{key}={value}")
     return " ".join(told)
