@@ -486,3 +486,18 @@ def test_no_fewer_requests_fit_into_a_little_memory(quarters: int) -> None:
 
     for engine in (EQUAL, VLLM_0_33):
         assert all(a >= b for a, b in zip(held(KVPIPE), held(engine), strict=True))
+
+
+def test_kinds_that_share_a_life_have_a_block_size_that_all_of_them_may_have() -> None:
+    """Each two of these share a size, and no size is open to all three."""
+    one = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=64, dtype="bfloat16")
+    specs = [replace(one, num_kv_heads=heads) for heads in (1, 2, 3)]
+    may = dict(zip(specs, ((16, 32), (32, 48), (16, 48)), strict=True))
+
+    class Open:
+        def of(self, spec: KVCacheSpec) -> dict[int, KVCacheSpec]:
+            return {tokens: replace(spec, block_size=tokens) for tokens in may[spec]}
+
+    layers = {f"layers.{i}": spec for i, spec in enumerate(specs)}
+    lives = lives_of([layers], Open())  # type: ignore[arg-type]
+    assert len(lives) == 2 and all(life.sizes for life in lives)

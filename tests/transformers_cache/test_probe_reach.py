@@ -241,7 +241,7 @@ def test_the_advice_of_a_refusal_works(tmp_path: Path) -> None:
     (tmp_path / "model/mine.yaml").write_text(copy)
     done = subprocess.run(
         [sys.executable, "-m", "kvpipe", "--config-dir", str(tmp_path), "model=mine",
-         "report=json", "device=h100_80gb"],
+         "report=json", "command.document=full", "device=h100_80gb"],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=tmp_path, check=True,
     )  # fmt: skip

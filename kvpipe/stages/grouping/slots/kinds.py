@@ -137,10 +137,11 @@ def _width(kind: Kind) -> tuple[int, int, str]:
 
 
 def _may_join(life: Sequence[Kind], kind: Kind) -> bool:
-    """Whichever of them comes first in a table. Blocks of one size are shared by no other size."""
-    return all(
-        other.sizes.keys() & kind.sizes.keys()
-        and (len(other.sizes) == 1) == (len(kind.sizes) == 1)
+    """Whichever of them comes first in a table. Blocks of one size are shared by no other size, and
+    some size must be open to all of them, not only to each two."""
+    common = set(kind.sizes).intersection(*(other.sizes for other in life))
+    return bool(common) and all(
+        (len(other.sizes) == 1) == (len(kind.sizes) == 1)
         and other.spec.same_type(kind.spec)
         and kind.spec.same_type(other.spec)
         for other in life
