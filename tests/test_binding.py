@@ -476,6 +476,8 @@ SHIPPED = sorted(path.stem for path in (CONF_DIR / "model").glob("*.yaml") if pa
 def test_every_shipped_model_passes_the_proof_and_shows_every_fault(model: str) -> None:
     """gemma3_27b on each commit: its first two layers alike lie on the same bytes."""
     request = [f"model={model}", "backend=torch", "binding.verify.max_rows=48"]
+    if model == "nemotron_h_56b_base_8k":  # whose states alone take more than a laptop's share
+        request += ["cache.kv_cache_memory_bytes=2GiB", "scheduler.max_model_len=auto"]
     report = kvpipe.run(request).bound[0].verify
     if model == "longformer":  # encoder-only layers keep nothing
         assert report.reason == "nothing to store, or no request fits"
