@@ -14,7 +14,6 @@ from pydantic import Field
 from kvpipe.engines.llama_cpp_sizes import MOST_SEQUENCES, Context, context_of
 from kvpipe.engines.llama_cpp_types import CacheType, is_quantised, row_bytes, stores
 from kvpipe.engines.planned import (
-    Budget,
     PlannedEngine,
     PlannedOptions,
     Pools,
@@ -22,8 +21,8 @@ from kvpipe.engines.planned import (
     RankQuestion,
     Start,
     Step,
-    by_hand,
-    nothing_left,
+    free_at_start,
+    weights,
 )
 from kvpipe.engines.pools import Demand, EnginePool, EveryToken, LastTokens, PerRequest
 from kvpipe.engines.stored import Stored, StoredRow, stored
@@ -57,48 +56,26 @@ class LlamaCpp(PlannedEngine):
     )
 
     # --- memory -> budget ---
-    def budget(self, question: Question, rank: RankQuestion) -> Budget:
-        if given := by_hand(question):
-            return given
-        card = question.card
+    def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
         asked = self.options.compute_buffer_bytes
         logits = self.options.n_ubatch * question.model.vocab_size * LOGIT_BYTES
-        budget = Budget(
-            steps=(
-                Step(
-                    name="free",
-                    num_bytes=card.total_bytes - card.context_bytes,
-                    how="estimated" if card.context_bytes else card.how,
-                    mark="read",
-                    source=f"{card.name}, less the driver's memory",
-                ),
-                Step(
-                    name="weights",
-                    num_bytes=-rank.weight_bytes,
-                    how=rank.weights_how,
-                    mark="inferred",
-                    source=f"{rank.weights_source}; a GGUF of another type has its own size",
-                ),
-                Step(
-                    name="compute buffers",
-                    num_bytes=-(logits if asked == "auto" else asked),
-                    how="estimated" if asked == "auto" else "set",
-                    mark="inferred",
-                    source=f"at least the logits of {self.options.n_ubatch} tokens; the log prints "
-                    "them (engine.compute_buffer_bytes)",
-                ),
-                Step(
-                    name="margin",
-                    num_bytes=-MARGIN,
-                    how="exact",
-                    mark="read",
-                    source="what automatic fitting leaves on a device",
-                ),
-            )
+        yield free_at_start(question, "free", "the driver's memory")
+        yield weights(rank, "inferred", "; a GGUF of another type has its own size")
+        yield Step(
+            name="compute buffers",
+            num_bytes=-(logits if asked == "auto" else asked),
+            how="estimated" if asked == "auto" else "set",
+            mark="inferred",
+            source=f"at least the logits of {self.options.n_ubatch} tokens; the log prints them "
+            "(engine.compute_buffer_bytes)",
         )
-        if budget.num_bytes <= 0:
-            raise nothing_left(self.title, budget, "the device's memory")
-        return budget
+        yield Step(
+            name="margin",
+            num_bytes=-MARGIN,
+            how="exact",
+            mark="read",
+            source="what automatic fitting leaves on a device",
+        )
 
     # --- budget -> pools ---
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:

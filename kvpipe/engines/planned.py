@@ -8,7 +8,7 @@ plans are put into the same values there, so that a comparison knows one kind of
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -135,9 +135,23 @@ class PlannedEngine(Engine):
     def rules(self) -> EngineRules:
         return OWN_RULES
 
-    @abstractmethod
     def budget(self, question: Question, rank: RankQuestion) -> Budget:
-        """Bytes for the cache; DoesNotFit where nothing is left."""
+        """Bytes for the cache, those that the user set or what the steps leave; DoesNotFit where
+        that is nothing."""
+        if given := by_hand(question):
+            return given
+        budget = Budget(steps=tuple(self.budget_steps(question, rank)))
+        if budget.num_bytes <= 0:
+            raise nothing_left(self.title, budget, self.more_memory(question, rank))
+        return budget
+
+    @abstractmethod
+    def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
+        """From the card's memory to the cache's, one line for each thing that takes some."""
+
+    def more_memory(self, question: Question, rank: RankQuestion) -> str:
+        """What to raise where nothing is left."""
+        return "the device's memory"
 
     @abstractmethod
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
@@ -151,6 +165,29 @@ class PlannedEngine(Engine):
     @abstractmethod
     def start(self, question: Question, pools: Pools) -> Start:
         """The flags that give this plan."""
+
+
+def free_at_start(question: Question, name: str, less: str) -> Step:
+    """The card without what is taken before a model loads. less: whose memory that is."""
+    card = question.card
+    return Step(
+        name=name,
+        num_bytes=card.total_bytes - card.context_bytes,
+        how="estimated" if card.context_bytes else card.how,
+        mark="read",
+        source=f"{card.name}, less {less}",
+    )
+
+
+def weights(rank: RankQuestion, mark: Mark = "read", caveat: str = "") -> Step:
+    """The rank's weights, which come out of the card's memory."""
+    return Step(
+        name="weights",
+        num_bytes=-rank.weight_bytes,
+        how=rank.weights_how,
+        mark=mark,
+        source=rank.weights_source + caveat,
+    )
 
 
 def by_hand(question: Question) -> Budget | None:

@@ -13,7 +13,6 @@ from pydantic import Field
 from kvpipe.engines import sglang_log as log
 from kvpipe.engines import sglang_sizes as sizes
 from kvpipe.engines.planned import (
-    Budget,
     PlannedEngine,
     PlannedOptions,
     Pools,
@@ -21,8 +20,8 @@ from kvpipe.engines.planned import (
     RankQuestion,
     Start,
     Step,
-    by_hand,
-    nothing_left,
+    free_at_start,
+    weights,
 )
 from kvpipe.engines.pools import EnginePool, EveryToken, LastTokens, PerRequest
 from kvpipe.engines.sglang_fraction import StepSizes, static_fraction, step_sizes
@@ -54,45 +53,29 @@ class SGLang(PlannedEngine):
     )
 
     # --- memory -> budget ---
-    def budget(self, question: Question, rank: RankQuestion) -> Budget:
+    def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
         """What is free after loading, less the part of what was free before that is not static."""
-        if given := by_hand(question):
-            return given
-        card = question.card
-        before = card.total_bytes - card.context_bytes
+        free = free_at_start(
+            question, "free before loading", "the driver's and the libraries' memory"
+        )
+        before = free.num_bytes
         fraction, chosen = self._fraction(question, rank)
         slack = before / GIB * (1 - fraction)
         rest = int(((before - rank.weight_bytes) / GIB - slack) * GIB)
-        budget = Budget(
-            steps=(
-                Step(
-                    name="free before loading",
-                    num_bytes=before,
-                    how="estimated" if card.context_bytes else card.how,
-                    mark="read",
-                    source=f"{card.name}, less the driver's and the libraries' memory",
-                ),
-                Step(
-                    name="weights",
-                    num_bytes=-rank.weight_bytes,
-                    how=rank.weights_how,
-                    mark="read",
-                    source=rank.weights_source,
-                ),
-                Step(
-                    name="kept for steps and graphs",
-                    num_bytes=rest - (before - rank.weight_bytes),
-                    how=chosen,
-                    mark="checked",
-                    source=f"1 - mem_fraction_static={fraction} of what was free before loading",
-                ),
-            )
+        yield free
+        yield weights(rank)
+        yield Step(
+            name="kept for steps and graphs",
+            num_bytes=rest - (before - rank.weight_bytes),
+            how=chosen,
+            mark="checked",
+            source=f"1 - mem_fraction_static={fraction} of what was free before loading",
         )
-        if rest <= 0:
-            least = rank.weight_bytes / before
-            knob = f"engine.mem_fraction_static above {least:.3f}"
-            raise nothing_left(self.title, budget, knob if least < 1 else "the device's memory")
-        return budget
+
+    def more_memory(self, question: Question, rank: RankQuestion) -> str:
+        least = rank.weight_bytes / (question.card.total_bytes - question.card.context_bytes)
+        knob = f"engine.mem_fraction_static above {least:.3f}"
+        return knob if least < 1 else super().more_memory(question, rank)
 
     def _fraction(self, question: Question, rank: RankQuestion) -> tuple[float, str]:
         asked = self.options.mem_fraction_static

@@ -13,7 +13,6 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from kvpipe.engines.planned import (
-    Budget,
     PlannedEngine,
     PlannedOptions,
     Pools,
@@ -21,8 +20,8 @@ from kvpipe.engines.planned import (
     RankQuestion,
     Start,
     Step,
-    by_hand,
-    nothing_left,
+    free_at_start,
+    weights,
 )
 from kvpipe.engines.pools import BlocksOf, EnginePool
 from kvpipe.engines.stored import Stored, stored
@@ -50,49 +49,27 @@ class TensorRTLLM(PlannedEngine):
     )
 
     # --- memory -> budget ---
-    def budget(self, question: Question, rank: RankQuestion) -> Budget:
-        if given := by_hand(question):
-            return given
+    def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
         tokens = question.batched_tokens or self.options.max_num_tokens
-        steps = question.activations(tokens, self._requests(question))
-        card = question.card
-        free = card.total_bytes - card.context_bytes - rank.weight_bytes - steps
-        share = int(free * self.options.free_gpu_memory_fraction)
-        budget = Budget(
-            steps=(
-                Step(
-                    name="total",
-                    num_bytes=card.total_bytes - card.context_bytes,
-                    how="estimated" if card.context_bytes else card.how,
-                    mark="read",
-                    source=f"{card.name}, less the driver's and the libraries' memory",
-                ),
-                Step(
-                    name="weights",
-                    num_bytes=-rank.weight_bytes,
-                    how=rank.weights_how,
-                    mark="read",
-                    source=rank.weights_source,
-                ),
-                Step(
-                    name="peak of a step",
-                    num_bytes=-steps,
-                    how="estimated",
-                    mark="inferred",
-                    source=f"{tokens:,} tokens; the engine measures it in a profiled step",
-                ),
-                Step(
-                    name="kept free",
-                    num_bytes=share - free,
-                    how="exact",
-                    mark="read",
-                    source=f"1 - free_gpu_memory_fraction={self.options.free_gpu_memory_fraction}",
-                ),
-            )
+        peak = question.activations(tokens, self._requests(question))
+        total = free_at_start(question, "total", "the driver's and the libraries' memory")
+        free = total.num_bytes - rank.weight_bytes - peak
+        yield total
+        yield weights(rank)
+        yield Step(
+            name="peak of a step",
+            num_bytes=-peak,
+            how="estimated",
+            mark="inferred",
+            source=f"{tokens:,} tokens; the engine measures it in a profiled step",
         )
-        if free <= 0:
-            raise nothing_left(self.title, budget, "the device's memory")
-        return budget
+        yield Step(
+            name="kept free",
+            num_bytes=int(free * self.options.free_gpu_memory_fraction) - free,
+            how="exact",
+            mark="read",
+            source=f"1 - free_gpu_memory_fraction={self.options.free_gpu_memory_fraction}",
+        )
 
     def _requests(self, question: Question) -> int:
         return question.requests or self.options.max_batch_size

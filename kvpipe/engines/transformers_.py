@@ -5,12 +5,12 @@ Source: the wheel, run against these rules (docs/engines.md).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from kvpipe.engines.planned import (
-    Budget,
     PlannedEngine,
     PlannedOptions,
     Pools,
@@ -18,8 +18,7 @@ from kvpipe.engines.planned import (
     RankQuestion,
     Start,
     Step,
-    by_hand,
-    nothing_left,
+    weights,
 )
 from kvpipe.engines.pools import BlocksOf, EnginePool, Shared
 from kvpipe.engines.stored import Stored, StoredRow, stored
@@ -48,40 +47,24 @@ class TransformersBatching(PlannedEngine):
         "buffers of a step that grow with it"
     )
 
-    def budget(self, question: Question, rank: RankQuestion) -> Budget:
+    def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
         """A share of what is not in use: the step's buffers come out of it, too."""
-        if given := by_hand(question):
-            return given
         free = question.card.total_bytes - rank.weight_bytes
-        share = int(free * self.options.max_memory_percent)
-        budget = Budget(
-            steps=(
-                Step(
-                    name="total",
-                    num_bytes=question.card.total_bytes,
-                    how=question.card.how,
-                    mark="read",
-                    source=question.card.name,
-                ),
-                Step(
-                    name="weights",
-                    num_bytes=-rank.weight_bytes,
-                    how=rank.weights_how,
-                    mark="read",
-                    source=rank.weights_source,
-                ),
-                Step(
-                    name="kept free",
-                    num_bytes=share - free,
-                    how="exact",
-                    mark="checked",
-                    source=f"1 - max_memory_percent={self.options.max_memory_percent}",
-                ),
-            )
+        yield Step(
+            name="total",
+            num_bytes=question.card.total_bytes,
+            how=question.card.how,
+            mark="read",
+            source=question.card.name,
         )
-        if budget.num_bytes <= 0:
-            raise nothing_left(self.title, budget, "the device's memory")
-        return budget
+        yield weights(rank)
+        yield Step(
+            name="kept free",
+            num_bytes=int(free * self.options.max_memory_percent) - free,
+            how="exact",
+            mark="checked",
+            source=f"1 - max_memory_percent={self.options.max_memory_percent}",
+        )
 
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
         layers = stored(rank.layers, self.title)
