@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from kvpipe.answers.search import Search, blocks_for, largest, read_want, smallest
+from kvpipe.answers.search import Search, blocks_for, read_want
 from kvpipe.errors import ConfigError
 from kvpipe.front.job import run_job
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Prepared, execute
+from kvpipe.specs.edges import largest, smallest
 
 LOAD = ["want.requests=64", "want.length=8192", "model=llama"]
 

@@ -12,11 +12,12 @@ from math import gcd
 from typing import Any
 
 from kvpipe.answers.regroupings import regroupings
-from kvpipe.answers.remedies import PLENTY, advice, changed, fits, ways_out
+from kvpipe.answers.remedies import PLENTY, advice, fits, ways_out
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, Result, plan_with, prepare
+from kvpipe.request.changed import changed
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.text.figures import size
 

@@ -8,7 +8,6 @@ away that no such card can serve in time: that is proved, since nothing is faste
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,8 @@ from kvpipe.answers.speed import speed_of
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
-from kvpipe.request.confdir import shipped_option
+from kvpipe.request.changed import changed
+from kvpipe.specs.edges import largest
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -159,23 +159,21 @@ def _users(made: Prepared, plan: Plan) -> tuple[int, str]:
 
 def _in_time(token_seconds: Any, load: Load, users: int) -> int:
     """The most users, up to `users`, whose tokens the bound lets come in time."""
-    low, high = 0, users + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        in_time = token_seconds(middle, load.length) <= load.token_s
-        low, high = (middle, high) if in_time else (low, middle)
-    return low
+
+    def in_time(running: int) -> bool:
+        return bool(token_seconds(running, load.length) <= (load.token_s or 0))
+
+    return largest(1, users, in_time) or 0
 
 
 def _changed(prepared: Prepared, load: Load, device: str, tp: int, pp: int) -> dict[str, Any]:
-    raw = deepcopy(dict(prepared.raw))
-    raw["device"] = shipped_option("device", device)
-    raw["scheduler"] = {**raw["scheduler"], "max_model_len": load.length}
-    raw["parallel"] = {
-        **raw["parallel"],
-        "tensor_parallel_size": tp,
-        "pipeline_parallel_size": pp,
+    changes: dict[str, Any] = {
+        "device": device,
+        "scheduler.max_model_len": load.length,
+        "parallel.tensor_parallel_size": tp,
+        "parallel.pipeline_parallel_size": pp,
     }
+    raw = prepared.raw
     if raw["cache"]["kv_cache_memory_bytes"] is None and raw["profiling"]["name"] != "estimate":
-        raw["profiling"] = shipped_option("profiling", "estimate")
-    return raw
+        changes["profiling"] = "estimate"
+    return changed(raw, changes)

@@ -7,7 +7,6 @@ are searched (`log_readings`), the fewest changes first, for those that give *ev
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from kvpipe.engines.versions import DISTINCT, parse_version, rules_of
 from kvpipe.errors import KvpipeError
 from kvpipe.logs.engine_log import EngineLog
 from kvpipe.pipeline import Prepared, prepare
+from kvpipe.request.changed import changed
 from kvpipe.specs.base import CacheLayer
 
 MOST_SWAP_GIB = 1024
@@ -142,13 +142,9 @@ class _Case:
         return replace(result, supposed=reading.words())
 
     def _raw(self, reading: Reading) -> Mapping[str, Any]:
-        raw = deepcopy(dict(self.prepared.raw))
-        raw["engine"] = {"name": "vllm", "version": self.version}
-        raw["scheduler"] = {**raw["scheduler"], "max_model_len": self.length}
-        for key, value in reading.changes.items():
-            section, _, name = key.partition(".")
-            raw[section] = {**raw[section], name: value}
-        return raw
+        engine = {"name": "vllm", "version": self.version}
+        own = {"engine": engine, "scheduler.max_model_len": self.length}
+        return changed(self.prepared.raw, own | dict(reading.changes))
 
 
 def _swap_gib(printed: PrintedCapacity, result: Reproduction) -> float | None:

@@ -6,7 +6,6 @@ A plan costs about a millisecond (preparing it four), so candidates are tried, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -18,8 +17,9 @@ from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, plan_with, prepare
-from kvpipe.request.confdir import shipped_option
+from kvpipe.request.changed import changed
 from kvpipe.request.want import requests_asked
+from kvpipe.specs.edges import largest, smallest
 from kvpipe.stages.profiling.base import MemoryProfile
 
 PLENTY = 2**50  # bytes
@@ -84,18 +84,6 @@ def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
     return Trial(prepared=made, profile=profile, plan=plan) if fits(plan) else None
 
 
-def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Composed values with some settings replaced, or whole sections by a shipped option."""
-    values = deepcopy(dict(raw))
-    for key, value in changes.items():
-        section, _, name = key.partition(".")
-        if name:
-            values[section] = {**values[section], name: value}
-        else:
-            values[section] = shipped_option(section, value)
-    return values
-
-
 def advised(prepared: Prepared, error: DoesNotFit) -> DoesNotFit:
     """The error with the changes that were planned and fit, as one more line."""
     promise = partial(_can_be_allocated, error.available_bytes)
@@ -144,7 +132,10 @@ def _length(prepared: Prepared, promise: Promise) -> Advice | None:
     def at(tokens: int) -> Advice | None:
         return advice(prepared, {key: tokens}, "the longest that runs", promise)
 
-    return at(length) or _largest(0, length, at)
+    if (whole := at(length)) is not None:
+        return whole
+    shorter = largest(1, length - 1, lambda tokens: at(tokens) is not None)
+    return None if shorter is None else at(shorter)
 
 
 def _longer(prepared: Prepared, promise: Promise) -> Advice | None:
@@ -175,7 +166,8 @@ def _share(prepared: Prepared, promise: Promise) -> Advice | None:
     def at(hundredths: int) -> Advice | None:
         return advice(prepared, {key: hundredths / 100}, "of the card", promise)
 
-    return _smallest(lowest, HIGHEST_SHARE, at) or _free_share(prepared, at)
+    least = smallest(lowest + 1, HIGHEST_SHARE, lambda hundredths: at(hundredths) is not None)
+    return _free_share(prepared, at) if least is None else at(least)
 
 
 def _free_share(prepared: Prepared, at: Callable[[int], Advice | None]) -> Advice | None:
@@ -272,25 +264,3 @@ def _weights(prepared: Prepared, promise: Promise) -> Advice | None:
 
 
 CANDIDATES = (_length, _longer, _share, _bytes, _override, _batch, _requests, _weights, _ranks)
-
-
-def _largest(low: int, high: int, at: Callable[[int], Advice | None]) -> Advice | None:
-    """The largest n in low+1..high-1 that works, if all smaller ones do; each is planned."""
-    best: Advice | None = None
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = at(middle)
-        low, high, best = (middle, high, found) if found else (low, middle, best)
-    return best
-
-
-def _smallest(low: int, high: int, at: Callable[[int], Advice | None]) -> Advice | None:
-    """The smallest n in low+1..high that works, if all larger ones do; each is planned."""
-    best = at(high) if high > low else None
-    if best is None:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = at(middle)
-        low, high, best = (low, middle, found) if found else (middle, high, best)
-    return best

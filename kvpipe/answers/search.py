@@ -7,8 +7,7 @@ setting searched, so bisection finds its edge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -18,9 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
+from kvpipe.request.changed import changed
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.request.config import Count
 from kvpipe.request.schema import check_section
+from kvpipe.specs.edges import largest, smallest
 from kvpipe.text.figures import count, size
 from kvpipe.text.quantities import Tokens
 
@@ -83,6 +84,16 @@ class _Refused:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A setting to try: what it is called, as changes, as it is typed, and its value in JSON."""
+
+    name: str
+    changes: Mapping[str, Any]
+    setting: str
+    value: int | str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Search:
     """The wanted load and the request that all candidates are made from."""
@@ -112,20 +123,14 @@ class Search:
     def plan(self, changes: Mapping[str, Any], length: int) -> Plan | _Refused:
         """The plan with some settings changed, for requests of `length` tokens, or why there is
         none. Memory is estimated, unless its size is set."""
-        raw = deepcopy(dict(self.prepared.raw))
-        fixed = raw["cache"]["kv_cache_memory_bytes"] is not None or "memory" in changes
-        if not fixed:
-            raw["profiling"] = _estimate(raw["profiling"])
-        raw["scheduler"] = {**raw["scheduler"], "max_model_len": length}
-        for key, value in changes.items():
-            section, _, name = key.partition(".")
-            if name:
-                raw[section] = {**raw[section], name: value}
-            elif section != "memory":
-                raw[section] = value
+        raw, memory = self.prepared.raw, changes.get("memory")
+        settings = {key: value for key, value in changes.items() if key != "memory"}
+        first: dict[str, Any] = {"scheduler.max_model_len": length}
+        if raw["cache"]["kv_cache_memory_bytes"] is None and memory is None:
+            first["profiling"] = _estimate(raw["profiling"])
         try:
-            made = prepare(raw)
-            memory = changes.get("memory") or _memory(made)
+            made = prepare(changed(raw, first | settings))
+            memory = memory or _memory(made)
             return plan_with(made, memory, compared=())
         except KvpipeError as error:
             return _Refused(error.lines()[0])
@@ -194,37 +199,35 @@ class Search:
         )
 
     def tensor_parallel(self) -> Finding:
-        question, key = "smallest tensor parallel size", "parallel.tensor_parallel_size"
-        limit = ""
-        for tp in TENSOR_PARALLEL:
-            missing = self.missing({key: tp})
-            if not missing:
-                return Finding(
-                    question=question,
-                    answer=f"{tp}",
-                    limit=limit,
-                    setting=f"{key}={tp}",
-                    value=tp,
-                    unit="ranks",
-                )
-            limit = f"TP {tp}: {missing}"
-        return Finding(question=question, answer="", limit=limit)
+        key = "parallel.tensor_parallel_size"
+        tried = (_Candidate(f"{tp}", {key: tp}, f"{key}={tp}", tp) for tp in TENSOR_PARALLEL)
+        return self._first("smallest tensor parallel size", tried, unit="ranks", called="TP ")
 
     def device(self) -> Finding:
         """The shipped device with the least memory that serves the load with as many ranks."""
-        question, limit = "smallest device", ""
-        for name, option in _devices():
-            missing = self.missing({"device": option})
+        tried = (
+            _Candidate(name, {"device": option}, f"device={name}", name)
+            for name, option in _devices()
+        )
+        return self._first("smallest device", tried, unit="device")
+
+    def _first(
+        self, question: str, tried: Iterable[_Candidate], *, unit: str, called: str = ""
+    ) -> Finding:
+        """The first candidate that serves the load; its limit is why the one before does not."""
+        limit = ""
+        for each in tried:
+            missing = self.missing(each.changes)
             if not missing:
                 return Finding(
                     question=question,
-                    answer=name,
+                    answer=each.name,
                     limit=limit,
-                    setting=f"device={name}",
-                    value=name,
-                    unit="device",
+                    setting=each.setting,
+                    value=each.value,
+                    unit=unit,
                 )
-            limit = f"{name}: {missing}"
+            limit = f"{called}{each.name}: {missing}"
         return Finding(question=question, answer="", limit=limit)
 
     def largest_max_num_seqs(self) -> Finding:
@@ -274,24 +277,6 @@ class Search:
 def blocks_for(plan: Plan, requests: int) -> int:
     """Blocks of that many requests of the planned length."""
     return plan.capacity.blocks_of(requests) if plan.capacity else 0
-
-
-def smallest(low: int, high: int, serves: Callable[[int], bool]) -> int | None:
-    """The smallest n in low..high that serves, if all larger ones do too; None: not even high."""
-    if not serves(high):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if serves(middle) else (middle + 1, high)
-    return low
-
-
-def largest(low: int, high: int, serves: Callable[[int], bool]) -> int | None:
-    """The largest n in low..high that serves, if all smaller ones do too; None: not even low."""
-    first_that_fails = smallest(low, high, lambda n: not serves(n))
-    if first_that_fails is None:
-        return high
-    return first_that_fails - 1 if first_that_fails > low else None
 
 
 # --- parts ---

@@ -79,9 +79,8 @@ def _is_chunked(plan: Plan, version: str) -> bool:
 
 def _cannot_load(resolved: ResolvedRun) -> bool:
     """On a CPU: more weights than memory. (On a GPU the weights are charged, and do not fit.)"""
-    model, device, parallel = resolved.model, resolved.device, resolved.parallel
-    weights = model.bytes_of_weights(resolved.served_dtype)
-    return device.type == "cpu" and weights > device.total_bytes * parallel.tp * parallel.pp
+    device = resolved.device
+    return device.type == "cpu" and resolved.weight_bytes_a_rank > device.total_bytes
 
 
 def _is_what_if(config: RunConfig) -> bool:

@@ -13,7 +13,7 @@ from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
 from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
-from kvpipe.answers.remedies import Advice, changed, ways_out
+from kvpipe.answers.remedies import Advice, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.full_card import of_full_card
@@ -27,6 +27,7 @@ from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, execute, make_backend, plan_with, prepare, profile_ranks
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.of_run import report_input
+from kvpipe.request.changed import changed
 from kvpipe.stages.profiling.base import MemoryProfile
 
 MOST_LINES = 20

@@ -87,7 +87,7 @@ def _beside_others(said: str, log: EngineLog, prepared: Prepared) -> Trouble:
         text += f"Beside them {words_of(within)} fits, by estimate"
         return Trouble(text=text, stops=True, change=within)
     room = share * prepared.resolved.device.total_bytes
-    weights = _weights_bytes(prepared)
+    weights = prepared.resolved.weight_bytes_a_rank
     no_room = f"the weights alone take {weights / GIB:.2f}" if weights >= room else (
         "that leaves no room for a cache beside the weights"
     )  # fmt: skip
@@ -104,7 +104,7 @@ def _told_alone(alone: Mapping[str, Any] | None) -> str:
 
 def _alone(said: str, prepared: Prepared) -> Trouble:
     """The engine's own process filled the card."""
-    weights, total = _weights_bytes(prepared), prepared.resolved.device.total_bytes
+    weights, total = prepared.resolved.weight_bytes_a_rank, prepared.resolved.device.total_bytes
     ways = [dict(way.changes) for way in ways_out(prepared)]
     if weights >= total or advice(prepared, {}, "") is None:
         told = ", or ".join(map(words_of, ways)) or "no single change of settings makes it fit"
@@ -131,12 +131,6 @@ def _planned(prepared: Prepared, changes: Mapping[str, Any]) -> Mapping[str, Any
     return shorter if advice(prepared, shorter, "") is not None else None
 
 
-def _weights_bytes(prepared: Prepared) -> int:
-    resolved = prepared.resolved
-    ranks = resolved.parallel.tp * resolved.parallel.pp
-    return resolved.model.bytes_of_weights(resolved.served_dtype) // ranks
-
-
 def _weights(prepared: Prepared) -> str:
-    size = _weights_bytes(prepared)
+    size = prepared.resolved.weight_bytes_a_rank
     return f"the weights take {size / GIB:.2f} GiB a card" if size else ""

@@ -27,6 +27,7 @@ from kvpipe.engines.planned import (
 from kvpipe.engines.pools import Demand, EnginePool, EveryToken, LastTokens, PerRequest
 from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.specs.edges import largest
 from kvpipe.text.quantities import Bytes
 
 MIB, GIB = 2**20, 2**30
@@ -149,14 +150,14 @@ class LlamaCpp(PlannedEngine):
             if self._bytes(layers, context) > budget:
                 raise self._too_small(context, layers, budget)
             return context
-        low, high = 0, MOST_SEQUENCES + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self._bytes(layers, self._for(middle, question, layers)) <= budget
-            low, high = (middle, high) if fits else (low, middle)
-        if not low:
+
+        def fits(sequences: int) -> bool:
+            return self._bytes(layers, self._for(sequences, question, layers)) <= budget
+
+        most = largest(1, MOST_SEQUENCES, fits)
+        if most is None:
             raise self._too_small(self._for(1, question, layers), layers, budget)
-        return self._for(low, question, layers)
+        return self._for(most, question, layers)
 
     def _for(self, sequences: int, question: Question, layers: Stored) -> Context:
         return context_of(

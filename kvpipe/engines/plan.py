@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from kvpipe.engines.planned import Budget, PlannedEngine, Pools, Question, Start
 from kvpipe.engines.pools import EnginePool, Mark, weakest
 from kvpipe.specs.base import CacheLayer, RequestLimits
+from kvpipe.specs.edges import largest
 
 MOST_REQUESTS = 2**24
 
@@ -165,11 +166,8 @@ def _limit(pools: Pools, requests: int, length: int) -> str:
 
 
 def _most(pools: Pools, serves: Callable[[int], bool]) -> int:
-    low, high = 0, (MOST_REQUESTS if pools.max_requests is None else pools.max_requests) + 1
-    while high - low > 1:  # low is served, high is not
-        middle = (low + high) // 2
-        low, high = (middle, high) if serves(middle) else (low, middle)
-    return low
+    most = MOST_REQUESTS if pools.max_requests is None else pools.max_requests
+    return largest(1, most, serves) or 0
 
 
 def tokens_held(pools: Pools, length: int) -> int:
@@ -184,11 +182,8 @@ def tokens_held(pools: Pools, length: int) -> int:
 
 def longest_request(pools: Pools, context: int) -> int:
     """Tokens of the longest request that runs alone, up to the context."""
-    low, high = 0, min(context, pools.context or context) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _holds(pools, 1, middle, True) else (low, middle)
-    return low
+    most = min(context, pools.context or context)
+    return largest(1, most, lambda length: _holds(pools, 1, length, True)) or 0
 
 
 def needed_bytes(layers: Sequence[CacheLayer], length: int) -> int:

@@ -12,7 +12,6 @@ from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
 from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.request.want import requests_asked
-from kvpipe.specs.base import cdiv
 from kvpipe.stages.binding.base import VerifyReport
 
 if TYPE_CHECKING:  # needed for logs alone
@@ -55,12 +54,10 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
 
 def _weights_left_out(result: Result) -> int:
     """Bytes of weights on each rank, where the profile has no item for them."""
-    first, model = result.profile.ranks[0], result.prepared.resolved.model
-    if first.charged or result.prepared.resolved.device.type != "cpu":
+    resolved = result.prepared.resolved
+    if result.profile.ranks[0].charged or resolved.device.type != "cpu":
         return 0
-    parallel = result.prepared.resolved.parallel
-    whole = model.bytes_of_weights(result.prepared.resolved.served_dtype)
-    return cdiv(whole, parallel.tp * parallel.pp)
+    return resolved.weight_bytes_a_rank
 
 
 def _compared_with_log(result: Result) -> LogComparison | None:

@@ -12,7 +12,6 @@ What differs and who is right: docs/blocks.md.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -154,15 +153,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--requests", type=int, default=300)
     asked = parser.parse_args(argv)
     if asked.engine != "here":
-        from tools.live.environments import ENVIRONMENTS, missing
+        from tools.live.environments import run_again_in
 
-        if command := missing([asked.engine]):
-            print(f"make the environment first: {command}")
-            return 2
-        environment = ENVIRONMENTS[asked.engine]
-        command_line = [str(environment.python), __file__, "here", *argv[1:]]
-        variables = environment.environ() | {"VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
-        return subprocess.run(command_line, env=variables, check=False).returncode
+        return run_again_in(asked.engine, __file__, argv[1:])
     if asked.trace:
         from tools.live.trace_race import print_race
 

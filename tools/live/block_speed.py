@@ -11,7 +11,6 @@ does slows both alike, and only the ratio is worth comparing. The table is bench
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -106,15 +105,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args(argv)
     if asked.engine != "here":
-        from tools.live.environments import ENVIRONMENTS, missing
+        from tools.live.environments import run_again_in
 
-        if command := missing([asked.engine]):
-            print(f"make the environment first: {command}")
-            return 2
-        environment = ENVIRONMENTS[asked.engine]
-        again = [str(environment.python), __file__, "here", *argv[1:]]
-        variables = environment.environ() | {"VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
-        return subprocess.run(again, env=variables, check=False).returncode
+        return run_again_in(asked.engine, __file__, argv[1:])
     print("| what | ours, M/s | vLLM, M/s | ours / vLLM |\n|---|---|---|---|")
     for what, (ours, theirs) in measure(asked.rounds).items():
         print(f"| {what} | {ours:.3f} | {theirs:.3f} | {ours / theirs:.2f} |")

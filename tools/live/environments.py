@@ -7,7 +7,8 @@ is half made (an interrupted installation) and is made again.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +95,18 @@ ENVIRONMENTS: dict[str, Environment] = {
         ),
     )
 }
+
+
+def run_again_in(name: str, script: str, arguments: Sequence[str]) -> int:
+    """The exit code of `script here ARGUMENTS` in an engine's environment; 2, with the command that
+    makes it, where that is missing."""
+    if command := missing([name]):
+        print(f"make the environment first: {command}")
+        return 2
+    environment = ENVIRONMENTS[name]
+    variables = environment.environ() | {"VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
+    again = [str(environment.python), script, "here", *arguments]
+    return subprocess.run(again, env=variables, check=False).returncode
 
 
 def missing(names: Iterable[str]) -> str:

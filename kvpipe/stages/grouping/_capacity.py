@@ -8,7 +8,7 @@ from math import floor
 from kvpipe.cache.plan import Capacity, GroupDemand, KVCacheConfig
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.stages.grouping.lengths import longest_length
+from kvpipe.specs.edges import largest
 
 
 def true_capacity(
@@ -40,7 +40,7 @@ def true_capacity(
         steady_bytes=steady * width,
         requests_at_peak=max(0, usable) // peak,
         requests_steady=_reached(specs, limits, usable, steady, (fixed, slope)),
-        longest_request=longest_length(lambda n: _peak(specs, limits, n) <= usable, length) or 0,
+        longest_request=largest(1, length, lambda n: _peak(specs, limits, n) <= usable) or 0,
         bytes_fixed=fixed * width,
         bytes_per_token=slope * width,
     )

@@ -14,7 +14,7 @@ from functools import cached_property
 from kvpipe.engines.base import EngineRules
 from kvpipe.errors import DoesNotFit
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.stages.grouping.lengths import longest_length
+from kvpipe.specs.edges import largest
 from kvpipe.stages.grouping.pool import Pool
 from kvpipe.text.figures import count
 
@@ -78,7 +78,7 @@ class Admission:
         """The longest length up to max_model_len that fits; None if not even one token does."""
         if self.usable <= 0:
             return None
-        return longest_length(lambda n: self.fits(limits.with_length(n)), limits.max_model_len)
+        return largest(1, limits.max_model_len, lambda n: self.fits(limits.with_length(n)))
 
 
 def _bound(rules: EngineRules) -> Callable[[KVCacheSpec, RequestLimits], int]:
@@ -186,9 +186,10 @@ def longest_that_runs(ranks: Sequence[Admission], limits: RequestLimits) -> int 
         return None
     counts = [each.pool.num_blocks(each.memory) for each in ranks]
     common = min((n for n in counts if n is not None), default=0)
-    return longest_length(
-        lambda n: all(each.runs(limits.with_length(n), common) for each in ranks),
+    return largest(
+        1,
         admitted,
+        lambda n: all(each.runs(limits.with_length(n), common) for each in ranks),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
 from kvpipe.request.config import RunConfig
-from kvpipe.specs.base import CacheLayer, RequestLimits
+from kvpipe.specs.base import CacheLayer, RequestLimits, cdiv
 
 
 @runtime_checkable
@@ -80,3 +80,9 @@ class ResolvedRun:
     gpu_memory_utilization: float
     notes: tuple[Note, ...] = ()
     block_quantum: int | None = None
+
+    @property
+    def weight_bytes_a_rank(self) -> int:
+        """Of the weights in the served dtype, evenly over the ranks; 0 where unknown."""
+        whole = self.model.bytes_of_weights(self.served_dtype)
+        return cdiv(whole, self.parallel.tp * self.parallel.pp)

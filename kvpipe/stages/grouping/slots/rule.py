@@ -15,7 +15,7 @@ from itertools import islice
 
 from kvpipe.cache.plan import KVCacheGroupSpec, SlotFacts
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
-from kvpipe.stages.grouping.lengths import longest_length
+from kvpipe.specs.edges import largest
 from kvpipe.stages.grouping.slots.baselines import Baseline
 from kvpipe.stages.grouping.slots.grain import choices, grain
 from kvpipe.stages.grouping.slots.guard import Demand, Guard
@@ -204,7 +204,7 @@ class _Rule:
             return sum(spec.peak_blocks(self.limits.with_length(n)) for spec in specs)
 
         steady = sum(spec.steady_blocks(length, self.limits) for spec in specs)
-        longest = longest_length(lambda n: peak(n) <= usable, length) or 0
+        longest = largest(1, length, lambda n: peak(n) <= usable) or 0
         return usable // max(1, peak(length)), usable // max(1, steady), longest
 
     def _more_at(self, groups: Sequence[KVCacheGroupSpec], base: Baseline) -> int | None:

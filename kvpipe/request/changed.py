@@ -1,0 +1,22 @@
+"""Composed values with some of them replaced: the request that a search or an advice tries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from kvpipe.request.confdir import shipped_option
+
+
+def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """changes: a setting ("cache.block_size") -> its value, or a section ("device") -> the name of
+    a shipped option, or all its settings. In their order; `raw` stays as it is."""
+    values = deepcopy(dict(raw))
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        if name:
+            values[section] = {**values[section], name: value}
+        else:
+            values[section] = shipped_option(section, value) if isinstance(value, str) else value
+    return values
