@@ -18,7 +18,7 @@ from kvpipe.models.families.classes import facts_of, generating_type
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "decoder", "thinker_config")
 DTYPES = {"float16", "bfloat16", "float32"}
 QUANTIZATION_FILE = "hf_quant_config.json"
-_LONGEST_FILE = 64 * 2**20  # bytes; published ones have a few thousand
+_LONGEST_FILE = 16 * 2**20  # bytes; published ones have a few thousand
 
 
 @dataclass(frozen=True, kw_only=True)

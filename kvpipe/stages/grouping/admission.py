@@ -21,10 +21,18 @@ from kvpipe.text.figures import count
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """One rank: its pool and the bytes it may use."""
+    """One rank: its pool and the bytes it may use. override: blocks that stand for what the memory
+    gives, where the user said how many."""
 
     pool: Pool
     memory: int
+    override: int | None = None
+
+    @property
+    def num_blocks(self) -> int | None:
+        """Of the pool; None where it holds none, whatever the memory."""
+        made = self.pool.num_blocks(self.memory)
+        return made if made is None or self.override is None else self.override
 
     @property
     def rules(self) -> EngineRules:
@@ -184,7 +192,7 @@ def longest_that_runs(ranks: Sequence[Admission], limits: RequestLimits) -> int 
     admitted = longest_everywhere(ranks, limits)
     if admitted is None:
         return None
-    counts = [each.pool.num_blocks(each.memory) for each in ranks]
+    counts = [each.num_blocks for each in ranks]
     common = min((n for n in counts if n is not None), default=0)
     return largest(
         1,

@@ -103,7 +103,11 @@ def _groups_by_rank(
 
 def _admissions(request: GroupingRequest, pools: Sequence[Pool]) -> tuple[Admission, ...]:
     return tuple(
-        Admission(pool=pool, memory=_memory(pool, given, request))
+        Admission(
+            pool=pool,
+            memory=_memory(pool, given, request),
+            override=request.num_gpu_blocks_override,
+        )
         for pool, given in zip(pools, request.memory, strict=True)
     )
 
