@@ -275,23 +275,24 @@ def partitions(
 
 
 def by_hand(life: Life, slot: int, weights: Weights) -> dict[int, int]:
-    """Number of tables -> the least weight of so many, over every partition."""
+    """Number of tables -> the least weight of so many, over every partition and every block size:
+    a window may hold fewer blocks of a smaller one."""
     counts = tuple(kind.count for kind in life.kinds)
     found: dict[int, int] = {}
     for tables in partitions(counts, counts):
-        sizes = [
-            max(
+        costs = [
+            min(
                 (
-                    t
+                    weights.weigh(life, t)
                     for t in life.sizes
                     if sum(n * k.page(t) for n, k in zip(table, life.kinds, strict=True)) <= slot
                 ),
-                default=0,
+                default=None,
             )
             for table in tables
         ]
-        if all(sizes):
-            weight = sum(weights.weigh(life, t) for t in sizes)
+        if None not in costs:
+            weight = sum(cost for cost in costs if cost is not None)
             found[len(tables)] = min(weight, found.get(len(tables), weight))
     return found
 
