@@ -9,6 +9,7 @@ import pytest
 
 from kvpipe.answers.block_plan import plan_blocks
 from kvpipe.answers.engine_comparison import Compared, compare_engines, plan_any
+from kvpipe.commands.base import Command
 from kvpipe.commands.compare import SHOWN, Compare
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
@@ -97,3 +98,27 @@ def test_find_and_replay_say_once_that_an_engine_is_planned_only(capsys, tmp_pat
         assert run([*words, "trace=azure_code_sample"][: 4 if command == "find" else 5]) == 2
         told = capsys.readouterr().err
         assert told.count("which is planned only") == 1
+
+
+@pytest.mark.parametrize("engine", ["sglang", "llama_cpp", "transformers", "tensorrt_llm"])
+def test_a_cache_set_by_hand_that_the_card_has_not_beside_the_weights_does_not_fit(
+    engine: str, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    asked = ["model=llama3_70b", "device=h100_80gb", "scheduler.max_model_len=8192"]
+    words = [*asked, f"engine={engine}", "cache.kv_cache_memory_bytes=30GiB", "report=text"]
+    assert run(words) == 1
+    said = "30.00 GiB beside 131.4 GiB of weights are 82.17 GiB more than h100_80gb has"
+    assert said in capsys.readouterr().err
+    ranks = "pipeline" if engine == "llama_cpp" else "tensor"  # it splits layers, not heads
+    assert run([*words, f"parallel.{ranks}_parallel_size=4"]) == 0
+    assert run([*words, "cache.may_exceed_device=true"]) == 0
+
+
+def test_no_engine_is_compared_with_a_cache_that_the_card_has_not():
+    asked = ["compare", "model=llama3_70b", "device=h100_80gb", "scheduler.max_model_len=8192"]
+    prepared = prepared_request(
+        words_to_overrides([*asked, "cache.kv_cache_memory_bytes=30GiB"])
+    ).prepared
+    answer = prepared.config.plugins["command"].make(Command).run(prepared, None)
+    assert answer.exit_code == 1

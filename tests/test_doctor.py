@@ -16,6 +16,7 @@ from kvpipe.engines.pasted import Pasted, read_pasted
 from kvpipe.engines.pasted_line import changed_line, in_flags
 from kvpipe.engines.serve import read_serve_line
 from kvpipe.errors import ConfigError, KvpipeError
+from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import flags_to_words, words_to_overrides
 from kvpipe.pipeline import execute
@@ -450,3 +451,10 @@ def test_a_field_report_is_diagnosed_and_its_twin_is_not(
             assert pattern.startswith(NOTES) or is_said(pattern, text), (pattern, text)
     for pattern in run.get("never", []):
         assert not is_said(pattern, text), (pattern, text)
+
+
+def test_what_asks_for_more_to_be_said_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = CASES / "failed_starts" / "too_long.log"
+    assert run(["doctor", str(log), "report=text"]) == 2
+    assert "16.00" in capsys.readouterr().out and list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ import pytest
 from kvpipe.answers.search import Search, blocks_for, read_want
 from kvpipe.errors import ConfigError
 from kvpipe.front.job import run_job
+from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Prepared, execute
 from kvpipe.specs.edges import largest, smallest
@@ -187,3 +188,18 @@ def test_one_request_of_one_token_is_not_written_as_many(tmp_path: Path) -> None
 def test_a_load_that_is_not_served_as_asked_is_exit_code_one(requests, code, tmp_path) -> None:
     asked = prepared("device=h100_80gb", f"want.requests={requests}", "report=none")
     assert run_job(asked, lambda: tmp_path, io.StringIO(), None).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ("want.prices={nope:2}", "want.prices: expected names of device"),
+        ("want.device=[]", "want.device: expected a list with an entry"),
+    ],
+)
+def test_a_wrong_choice_of_cards_is_said_by_its_own_key(wish, said, capsys):
+    words = ["find", "model=llama", wish]
+    if not wish.startswith("want.device"):
+        words.append("want.device=[h100]")
+    assert run(words) == 2
+    assert said in capsys.readouterr().err

@@ -124,7 +124,13 @@ def test_the_long_report_the_document_and_a_sweep_give_the_verdict_of_the_first_
 
 
 @pytest.mark.parametrize(
-    "line", ["llama --on h100 --users 40", "llama-3.1-70b --on 2xh100 --users 8"]
+    "line",
+    [
+        "llama --on h100 --users 40",
+        "llama-3.1-70b --on 2xh100 --users 8",
+        "llama --on h100 --users 300 --context 1k",  # more than the scheduler runs at once
+        "llama --on h100 --users 65 --context 8k cache.kv_cache_memory_bytes=65GiB",  # of 64 there
+    ],
 )
 def test_what_is_planned_to_fit_serves_the_users_that_were_asked_for(line: str, capsys) -> None:
     from kvpipe.front.main import run

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvpipe.answers.card_room import check_card
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import KVCacheGroupSpec, Plan
 from kvpipe.engines.base import EngineRules
@@ -40,6 +41,7 @@ class BlocksOfGroups:
 
 def plan_blocks(prepared: Prepared) -> EnginePlan:
     """ConfigError and DoesNotFit as a run's."""
+    check_card(prepared)
     rules = block_rules(prepared.config)
     backend = make_backend(prepared.config, prepared.resolved.backend)
     profile = profile_ranks(prepared, backend)

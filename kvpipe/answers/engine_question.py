@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvpipe.answers.card_room import check_card
 from kvpipe.answers.stage_weights import stage_weights
 from kvpipe.engines.planned import Card, Question, RankQuestion
 from kvpipe.errors import ConfigError, Problem
@@ -12,7 +13,8 @@ from kvpipe.stages.profiling.estimates import activations, context
 
 
 def question_of(prepared: Prepared) -> Question:
-    """ConfigError on a CPU, unless the bytes are set by hand."""
+    """ConfigError on a CPU, unless the bytes are set by hand; DoesNotFit where the card has no
+    room for both these and the weights."""
     config, resolved = prepared.config, prepared.resolved
     if resolved.device.type == "cpu" and config.cache.kv_cache_memory_bytes is None:
         raise ConfigError(
@@ -23,6 +25,7 @@ def question_of(prepared: Prepared) -> Question:
                 "choose device=h100_80gb, or set cache.kv_cache_memory_bytes",
             )
         )
+    check_card(prepared)
     request = profiling_request(prepared)
     scheduler = config.scheduler
     return Question(

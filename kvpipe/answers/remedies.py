@@ -11,6 +11,7 @@ from functools import partial
 from math import ceil
 from typing import Any
 
+from kvpipe.answers.card_room import short_of_card
 from kvpipe.answers.log_memory import profile_after, share_is_known
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
@@ -66,9 +67,10 @@ def fits(plan: Plan) -> bool:
 def advice(
     prepared: Prepared, changes: Mapping[str, Any], words: str, promise: Promise = fits
 ) -> Advice | None:
-    """The change as advice, if a fresh plan with it keeps the promise; else None."""
+    """The change as advice, if a fresh plan with it keeps the promise and serves the users that
+    were asked for; else None."""
     trial = tried(prepared, changes)
-    if trial is None or not promise(trial.plan):
+    if trial is None or not (promise(trial.plan) and _serves(trial)):
         return None
     return Advice(changes=dict(changes), promise=words, plan=trial.plan)
 
@@ -82,6 +84,13 @@ def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
     except KvpipeError:
         return None
     return Trial(prepared=made, profile=profile, plan=plan) if fits(plan) else None
+
+
+def _serves(trial: Trial) -> bool:
+    """As many users at once as were asked for, by memory and by the scheduler."""
+    held, resolved = trial.plan.capacity, trial.prepared.resolved
+    asked = requests_asked(trial.prepared.config.want)
+    return held is None or min(held.requests_running, resolved.max_num_seqs) >= asked
 
 
 def advised(prepared: Prepared, error: DoesNotFit) -> DoesNotFit:
@@ -100,31 +109,36 @@ def ways_line(
     prepared: Prepared, promise: Promise = fits
 ) -> tuple[str, tuple[Mapping[str, Any], ...]]:
     """What fits and serves the users that were asked for, in words, and as changes."""
-    served = partial(_serves, requests_asked(prepared.config.want))
-    ways = list(ways_out(prepared, lambda plan: promise(plan) and served(plan)))
+    ways = list(ways_out(prepared, promise))
     words = "; ".join(f"{way} ({way.promise})" for way in ways)
     line = f"planned, and fits: {words}" if ways else "no single change of settings makes it fit"
     return line, tuple({**way.changes} for way in ways)
 
 
-def _serves(requests: int, plan: Plan) -> bool:
-    return plan.capacity is None or plan.capacity.requests_running >= requests
-
-
 def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
-    """At most MOST_NAMED changes of one setting with which the request keeps the promise."""
+    """At most MOST_NAMED changes of one setting with which the request keeps the promise, on a card
+    that has what is taken."""
     named = 0
     for candidate in CANDIDATES:
-        if named < MOST_NAMED and (way := candidate(prepared, promise)) is not None:
+        way = candidate(prepared, promise) if named < MOST_NAMED else None
+        if way is not None and not short_of_card(prepare(changed(prepared.raw, way.changes))):
             named += 1
             yield way
+
+
+def _users(prepared: Prepared, promise: Promise) -> Advice | None:
+    """As many requests at once as were asked for, where the scheduler allows fewer."""
+    asked = requests_asked(prepared.config.want)
+    if asked <= prepared.resolved.max_num_seqs:
+        return None
+    return advice(prepared, {"scheduler.max_num_seqs": asked}, "as many as were asked for", promise)
 
 
 def _length(prepared: Prepared, promise: Promise) -> Advice | None:
     """The longest length that runs, by planning for `auto`; a shorter one where that does not keep
     the promise (of several users)."""
     key = "scheduler.max_model_len"
-    found = advice(prepared, {key: "auto"}, "")
+    found = tried(prepared, {key: "auto"})
     if found is None:
         return None
     length = found.plan.limits.max_model_len
@@ -263,4 +277,15 @@ def _weights(prepared: Prepared, promise: Promise) -> Advice | None:
     return None
 
 
-CANDIDATES = (_length, _longer, _share, _bytes, _override, _batch, _requests, _weights, _ranks)
+CANDIDATES = (
+    _users,
+    _length,
+    _longer,
+    _share,
+    _bytes,
+    _override,
+    _batch,
+    _requests,
+    _weights,
+    _ranks,
+)

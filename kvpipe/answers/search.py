@@ -39,7 +39,7 @@ class Want(BaseModel):
 
     requests: Count
     length: Tokens | Literal["auto"]
-    device: list[str] | None
+    device: Annotated[list[str], Field(min_length=1)] | None
     prices: dict[str, Price] | None
     token_ms: Annotated[float, Field(gt=0, lt=1e9)] | None
 

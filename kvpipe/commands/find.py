@@ -53,13 +53,13 @@ class Find(Command):
 def _fleets(search: Search) -> Answer:
     """want.device: how many of which cards."""
     prepared, want = search.prepared, search.want
-    names = [_named(name) for name in want.device or ()]
+    names = [_named(name, "want.device") for name in want.device or ()]
     load = Load(
         requests=want.requests,
         length=search.length,
         token_s=None if want.token_ms is None else want.token_ms / 1000,
     )
-    prices = {_named(name): price for name, price in (want.prices or {}).items()}
+    prices = {_named(name, "want.prices"): p for name, p in (want.prices or {}).items()}
     answer = plan_fleet(prepared, load, names, prices)
     resolved = prepared.resolved
     model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
@@ -74,13 +74,13 @@ def _fleets(search: Search) -> Answer:
     )
 
 
-def _named(said: str) -> str:
+def _named(said: str, key: str) -> str:
     """The option file of a device; ConfigError listing them."""
     name = option_named("device", said)
     if name in (None, "auto", "cpu"):
         known = sorted(path.stem for path in (CONF_DIR / "device").glob("*.yaml"))
         hint = did_you_mean(said, known)
-        raise ConfigError(Problem("want.device", "names of device=...", f"'{said}'", hint))
+        raise ConfigError(Problem(key, "names of device=...", f"'{said}'", hint))
     return str(name)
 
 

@@ -59,6 +59,11 @@ def run_job(
             with named("stdout"):
                 report.render_failure(error, job, stream)
         return write_outcome(make_folder(), failure(error))
+    if answer.exit_code == ConfigError.exit_code:  # wrong, as far as it could be answered
+        if stream is not None:
+            with named("stdout"):
+                report.render(answer, job, stream)
+        return _outcome(answer)
     folder = make_folder()
     document, *_ = command.files
     write_atomic(folder / document, json.dumps(answer.document, indent=1) + "\n")
