@@ -20,6 +20,15 @@ from kvpipe.text.figures import count
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edges:
+    """longest_len: that fits, and one token more does not (None: no length does). needed_bytes: of
+    a rank, with which the request fits, and with one less on any rank it does not."""
+
+    longest_len: int | None
+    needed_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Admission:
     """One rank: its pool and the bytes it may use. override: blocks that stand for what the memory
     gives, where the user said how many."""
@@ -95,27 +104,33 @@ def _bound(rules: EngineRules) -> Callable[[KVCacheSpec, RequestLimits], int]:
     return lambda spec, limits: spec.max_blocks(limits)
 
 
-def admit(ranks: Sequence[Admission], limits: RequestLimits, fit: bool) -> RequestLimits:
-    """The limits, with max_model_len lowered under `fit`; DoesNotFit if a rank is too small."""
+def admit(
+    ranks: Sequence[Admission], limits: RequestLimits, fit: bool, told: Edges | None = None
+) -> RequestLimits:
+    """The limits, with max_model_len lowered under `fit`; DoesNotFit if a rank is too small. told:
+    what a refusal says, where other lengths or bytes have other groups (None: these decide)."""
     needed = tuple(rank.needed_bytes(limits) for rank in ranks)
     if fit:
-        limits = _fitted(ranks, limits, needed)
+        limits = _fitted(ranks, limits, needed, told)
     failing = [rank for rank in ranks if not (_is_exempt(rank) or rank.admits(limits))]
     if failing:
         longest = longest_everywhere(ranks, limits)
         none = (rank for rank in ranks if not _is_exempt(rank) and not rank.longest(limits))
         worst = failing[0] if longest else next(none)
-        raise _too_small(worst, limits, needed, ranks, longest)
+        raise _too_small(worst, limits, needed, ranks, longest, told)
     return limits
 
 
 def _fitted(
-    ranks: Sequence[Admission], limits: RequestLimits, needed: tuple[int, ...]
+    ranks: Sequence[Admission],
+    limits: RequestLimits,
+    needed: tuple[int, ...],
+    told: Edges | None,
 ) -> RequestLimits:
     lengths = [rank.longest(limits) for rank in ranks]
     if None in lengths:
         rank = ranks[lengths.index(None)]
-        raise _too_small(rank, replace(limits, max_model_len=1), needed, ranks, None)
+        raise _too_small(rank, replace(limits, max_model_len=1), needed, ranks, None, told)
     return limits.with_length(min(n for n in lengths if n))
 
 
@@ -136,6 +151,7 @@ def _too_small(
     needed: tuple[int, ...],
     ranks: Sequence[Admission],
     longest: int | None,
+    told: Edges | None,
 ) -> DoesNotFit:
     """What one request needs, what is there, the longest that fits, and which length and batch
     were planned and fit (other settings: answers/remedies.py). The bytes said are those to give:
@@ -149,13 +165,18 @@ def _too_small(
     blocks, null = rank.blocks(limits), ""
     if rank.null_bytes:
         blocks, null = blocks + 1, ", the null block included"
-    needed_text, have_text = _told_apart(rank.needed_bytes(limits), have)
-    needs = (
-        f"scheduler.max_model_len: one request of {count(limits.max_model_len, 'token')} needs "
-        f"{count(blocks, 'block')} ({needed_text}{null}){where}, "
-        f"{have // page:,} {'fits' if have // page == 1 else 'fit'} ({have_text})."
-    )
-    runs = longest_that_runs(ranks, limits) if longest else None
+    one = f"scheduler.max_model_len: one request of {count(limits.max_model_len, 'token')} needs"
+    if told is not None:
+        needed_text, have_text = _told_apart(told.needed_bytes, have)
+        needs = f"{one} {needed_text}{null}{where}, {have_text} are there."
+        needed, runs = _no_more_than(told.needed_bytes, needed), told.longest_len
+    else:
+        needed_text, have_text = _told_apart(rank.needed_bytes(limits), have)
+        needs = (
+            f"{one} {count(blocks, 'block')} ({needed_text}{null}){where}, "
+            f"{have // page:,} {'fits' if have // page == 1 else 'fit'} ({have_text})."
+        )
+        runs = longest_that_runs(ranks, limits) if longest else None
     return DoesNotFit(
         f"{needs} {_advice(limits, ranks, runs)}",
         needed_bytes=needed,
@@ -164,6 +185,12 @@ def _too_small(
         longest_len=runs,
         admitted_len=longest,
     )
+
+
+def _no_more_than(most: int, needed: tuple[int, ...]) -> tuple[int, ...]:
+    """Of each rank, the ranks that need most set to `most`."""
+    top = max(needed)
+    return tuple(most if each == top or each > most else each for each in needed)
 
 
 def _told_apart(needed: int, have: int) -> tuple[str, str]:

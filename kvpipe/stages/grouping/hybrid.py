@@ -17,14 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from kvpipe.cache.plan import Capacity, EngineCapacity, Plan, RankPlan
 from kvpipe.cache.printed_lines import PrintedLines
 from kvpipe.engines.base import EngineRules
-from kvpipe.errors import KvpipeError
+from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.specs.answers import check_answers
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping._capacity import true_capacity
 from kvpipe.stages.grouping._merging import Layers, distinct
 from kvpipe.stages.grouping._notes import notes
+from kvpipe.stages.grouping._refused import edges
 from kvpipe.stages.grouping.base import GroupingRequest
-from kvpipe.stages.grouping.ranks import plan_ranks
+from kvpipe.stages.grouping.ranks import RankedPlans, plan_ranks
 from kvpipe.stages.grouping.slots.options import BlockSizeRule, Objective, SlotOptions
 from kvpipe.stages.grouping.union import shared_layers, stored_layers
 
@@ -68,7 +69,10 @@ def make_plan(request: GroupingRequest) -> Plan:
     for spec in distinct(chain.from_iterable(rank.values() for rank in layers)):
         check_answers(spec, request.limits)
     shared = shared_layers(request.ranks)
-    made = plan_ranks(request, layers, request.rules, request.fit)
+    try:
+        made = plan_ranks(request, layers, request.rules, request.fit)
+    except DoesNotFit as error:
+        made = _planned_anew(request, layers, error)
     seen = request.rules.limits(made.limits)
     others = [
         partial(_as_printed_by, rules, request, layers, made.limits)
@@ -88,6 +92,23 @@ def make_plan(request: GroupingRequest) -> Plan:
         notes=tuple(notes(request, made, capacity)),
         slots=made.grouping.slots,
     )
+
+
+def _planned_anew(
+    request: GroupingRequest, layers: Sequence[Layers], told: DoesNotFit
+) -> RankedPlans:
+    """What was refused, if `auto` finds a length in another grouping; else DoesNotFit again, whose
+    figures hold in fresh plans, too."""
+    rules = request.rules
+    if rules.groups != "slots" or not told.needed_bytes or request.num_gpu_blocks_override:
+        raise told
+    found = edges(request, told, lambda one: plan_ranks(one, layers, rules, False, False))
+    if request.fit and found.longest_len:
+        shorter = replace(request, limits=request.limits.with_length(found.longest_len))
+        return plan_ranks(shorter, layers, rules, False)
+    if (found.longest_len, found.needed_bytes) == (told.longest_len, max(told.needed_bytes)):
+        raise told
+    return plan_ranks(request, layers, rules, request.fit, told=found)
 
 
 def _as_printed_by(

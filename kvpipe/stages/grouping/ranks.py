@@ -13,7 +13,7 @@ from kvpipe.stages.grouping._groups import Grouping
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping._problems import refuse
 from kvpipe.stages.grouping._slotted import grouped
-from kvpipe.stages.grouping.admission import Admission, admit, short_size
+from kvpipe.stages.grouping.admission import Admission, Edges, admit, short_size
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
 from kvpipe.stages.grouping.printed import printed
@@ -36,8 +36,10 @@ def plan_ranks(
     rules: EngineRules,
     fit: bool,
     with_tensors: bool = True,
+    told: Edges | None = None,
 ) -> RankedPlans:
-    """The plan of every rank by these rules. with_tensors False: counts alone."""
+    """The plan of every rank by these rules. with_tensors False: counts alone. told: what a refusal
+    says, where that is known better."""
     try:
         grouping = grouped(request, layers, rules)
     except ConfigError as error:
@@ -56,7 +58,7 @@ def plan_ranks(
         if pool.is_one_allocation:  # that engine looks at the layout before the memory
             check_pool(pool)
     try:
-        limits = admit(admissions, rules.limits(request.limits), fit)
+        limits = admit(admissions, rules.limits(request.limits), fit, told)
         for pool in pools:
             check_pool(pool)
         ranks = _rank_plans(request, admissions, limits, with_tensors)
