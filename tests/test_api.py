@@ -56,7 +56,7 @@ def test_an_unknown_attribute_is_an_attribute_error():
 
 
 def test_the_public_names_are_these_and_dir_shows_nothing_else():
-    names = "ConfigError DoesNotFit compare find plan read_model replay run".split()
+    names = ["ConfigError", "DoesNotFit", "compare", "find", "plan", "read_model", "replay", "run"]
     assert dir(kvpipe) == names == sorted(kvpipe.__all__)
     for name in names:
         assert getattr(kvpipe, name).__doc__, name

@@ -59,13 +59,17 @@ def test_what_one_engine_refuses_stands_beside_what_others_serve(capsys, tmp_pat
     assert run([*words, "scheduler.max_model_len=8192"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "sglang refuses: engine.name: expected an engine whose rules for layers bounded by" in said
+        "sglang refuses: engine.name: expected an engine that is planned with layers bounded"
+        in said
     )
     assert "vllm serve meta-llama/Llama-4-Scout" in said
 
 
 def test_an_engine_that_is_none_is_told_with_those_that_are() -> None:
-    with pytest.raises(ConfigError, match="command.engines: expected some of kvpipe, llama_cpp"):
+    with pytest.raises(
+        ConfigError,
+        match="expected engines by name, got .* valid: kvpipe, llama_cpp",
+    ):
         compare_engines(prepared("model=llama"), ["sglan"])
 
 

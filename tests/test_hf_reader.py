@@ -321,7 +321,10 @@ def test_a_missing_dtype_is_the_classes_float32_and_the_report_can_say_so(tmp_pa
     ("raw", "message"),
     [
         (small("lama"), "got 'lama'; model.probe=true .*did you mean 'llama'"),
-        (without(LLAMA, "model_type"), r"model_type\): expected .* got none; model.probe=true"),
+        (
+            without(LLAMA, "model_type"),
+            r"model_type\): .* got none; is this the config.json",
+        ),
         (small("gemma2", layer_types=["full_attention", "odd"]), "got 'odd'; model.probe=true"),
         (small("gemma2", layer_types=["full_attention"]), "expected 2 entries .* got 1"),
         (small("llama", hidden_size="big"), r"hidden_size\): expected a whole number .* got 'big'"),

@@ -5,12 +5,13 @@ File: find.json (what was wanted, and every finding).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from kvpipe.answers.fleet import Load, plan_fleet
-from kvpipe.answers.search import Finding, Search, read_want
+from kvpipe.answers.search import Finding, Search, Want, read_want
 from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.pipeline import Prepared, block_rules
@@ -19,8 +20,11 @@ from kvpipe.report.fleet import document, sections
 from kvpipe.report.identity import identity
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.nicknames import option_named
+from kvpipe.request.schema import check_section
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
+
+_NO_CARDS = ("auto", "cpu")
 
 
 class Find(Command):
@@ -28,6 +32,13 @@ class Find(Command):
     reads = ("want",)
     files = ("find.json",)
     example = "kvpipe find model=llama device=h100_80gb want.requests=48 want.length=8192"
+
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        if not raw.get("want"):
+            return ()
+        _, problems = check_section("want", Want, raw["want"])
+        return [*problems, *_unknown_cards(raw["want"])]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         block_rules(prepared.config)  # refused once, not by every question
@@ -53,13 +64,15 @@ class Find(Command):
 def _fleets(search: Search) -> Answer:
     """want.device: how many of which cards."""
     prepared, want = search.prepared, search.want
-    names = [_named(name, "want.device") for name in want.device or ()]
+    if unknown := list(_unknown_cards(want.model_dump())):
+        raise ConfigError(unknown)
+    names = [_file_name(name) for name in want.device or ()]
     load = Load(
         requests=want.requests,
         length=search.length,
         token_s=None if want.token_ms is None else want.token_ms / 1000,
     )
-    prices = {_named(name, "want.prices"): p for name, p in (want.prices or {}).items()}
+    prices = {_file_name(name): p for name, p in (want.prices or {}).items()}
     answer = plan_fleet(prepared, load, names, prices)
     resolved = prepared.resolved
     model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
@@ -74,14 +87,21 @@ def _fleets(search: Search) -> Answer:
     )
 
 
-def _named(said: str, key: str) -> str:
-    """The option file of a device; ConfigError listing them."""
-    name = option_named("device", said)
-    if name in (None, "auto", "cpu"):
-        known = sorted(path.stem for path in (CONF_DIR / "device").glob("*.yaml"))
-        hint = did_you_mean(said, known)
-        raise ConfigError(Problem(key, "names of device=...", f"'{said}'", hint))
-    return str(name)
+def _unknown_cards(want: Mapping[str, Any]) -> Iterator[Problem]:
+    """Every name of a card that no option file has; want: as it was said, right or wrong."""
+    known = sorted(path.stem for path in (CONF_DIR / "device").glob("*.yaml"))
+    cards = [name for name in known if name not in _NO_CARDS]
+    for key in ("device", "prices"):
+        names = want.get(key)
+        for name in names if isinstance(names, list | dict) else ():
+            if isinstance(name, str) and option_named("device", name) in (None, *_NO_CARDS):
+                hint = did_you_mean(name, cards)
+                yield Problem(f"want.{key}", "names of device=...", f"'{name}'", hint)
+
+
+def _file_name(said: str) -> str:
+    """The option file of a device that is known."""
+    return str(option_named("device", said))
 
 
 def _served(findings: Sequence[Finding]) -> bool:

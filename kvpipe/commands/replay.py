@@ -5,11 +5,13 @@ Files: replay.json (every figure) and blocks_over_time.svg (the plot).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command
+from kvpipe.errors import Problem, problems_of
 from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
@@ -32,6 +34,12 @@ class Replay(Command):
     )
     files = ("replay.json", "blocks_over_time.svg")
     legend = ("together: most requests that ran at once",)
+
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        from kvpipe.simulation.play import read_trace
+
+        return problems_of(lambda: read_trace(raw.get("trace") or {}))
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         from kvpipe.simulation.play import read_trace, replay

@@ -116,8 +116,8 @@ def _window(layer: CacheLayer, engine: str) -> int | None:
         raise ConfigError(
             Problem(
                 "engine.name",
-                f"an engine whose rules for {problem} are known (kvpipe, vllm)",
-                f"'{engine}', whose rules nobody has read, for {layer.name}",
+                f"an engine that is planned with {problem}: engine=kvpipe or engine=vllm",
+                f"'{engine}', whose rules for them are not known here (layer {layer.name})",
             )
         )
     if spec.keeps_every_token or spec.bound is None:

@@ -105,7 +105,7 @@ def replay(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> C
 
 
 def compare(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> CommandResult:
-    """What `kvpipe compare` answers: one request under several engines (`engines=[vllm,sglang]`)."""
+    """What `kvpipe compare` answers: one request by each engine (`engines=[vllm,sglang]`)."""
     return _command("compare", overrides, config_dir)
 
 

@@ -243,7 +243,7 @@ def finish(folder: Path, jobs: Sequence[Sequence[str]], command: type[Command]) 
     write_atomic(folder / "sweep.csv", sweep_csv(rows, command.fields))
     with named("stdout"):
         _print(folder, rows, jobs, command)
-    return max((int(row["exit_code"]) for row in rows), default=0)
+    return max((int(row["exit_code"]) for row in rows if row["exit_code"] is not None), default=0)
 
 
 def _print(
@@ -274,6 +274,6 @@ def _json_line(folder: Path, row: dict[str, Any], command: type[Command]) -> str
         text = (folder / number / command.files[0]).read_text(encoding="utf-8")
         document = json.loads(text)
     except (OSError, ValueError, RecursionError):
-        errors = row.get("errors", [row["error"]])
+        errors = row.get("errors", [row["error"]] if row["error"] else [])
         document = short_document(row["status"], row["exit_code"], errors, number)
     return json.dumps(document)

@@ -1,8 +1,8 @@
 """A repository of the Hugging Face Hub: its config.json and headers only.
 
-Through huggingface_hub where it is installed: HF_TOKEN and HF_ENDPOINT are that library's to honour,
-kvpipe reads no environment variable. Without it a public config.json is fetched (hub_plain.py), and
-sizes follow from that file.
+Through huggingface_hub where it is installed: HF_TOKEN and HF_ENDPOINT are that library's to
+honour, kvpipe reads no environment variable. Without it a public config.json is fetched
+(hub_plain.py), and sizes follow from that file.
 """
 
 from __future__ import annotations

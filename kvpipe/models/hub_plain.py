@@ -1,8 +1,8 @@
 """A public file of the Hugging Face Hub without its library: one request, no token, nothing kept.
 
 The base install reads names on the Hub by it: urllib starts in a sixth of the CPU time that
-huggingface_hub takes (0.06 s for 0.36 s). Where that library is installed it is asked instead, since
-it knows tokens, mirrors and copies.
+huggingface_hub takes (0.06 s for 0.36 s). Where that library is installed it is asked instead,
+since it knows tokens, mirrors and copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Withheld(OSError):
 
 
 def fetch_text(name: str, file: str, revision: str | None, endpoint: str = ENDPOINT) -> str:
-    """The file's text. OSError (`Withheld` where a token might help), ValueError where it is none."""
+    """Its text. OSError (`Withheld` where a token might help), ValueError where it is none."""
     from urllib.error import HTTPError  # slow to import, for whoever names a repository
     from urllib.request import Request, urlopen
 

@@ -87,7 +87,7 @@ def _users(report: ReportInput, capacity: Capacity) -> str:
         capacity.requests_at_peak,
         capacity.requests_steady,
     )
-    words = f"{running:,} of {capacity.request_len:,} tokens each"
+    words = f"{running:,} of {count(capacity.request_len, 'token')} each"
     if peak != steady:
         words += f", one of them reading its prompt ({peak:,} if all do, {steady:,} if none)"
     if report.max_num_seqs is not None and running > report.max_num_seqs:

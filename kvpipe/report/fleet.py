@@ -23,9 +23,9 @@ def sections(answer: FleetAnswer, load: Load, model: str) -> list[Section]:
         rows=[_row(fleet) for fleet in found[:MOST_ROWS]],
         paragraphs=[
             Line(
-                f"{answer.tried:,} candidates, {len(found):,} serve the load; each replica was "
-                "planned. users each: of one replica, one of them reading its prompt. cost/h: by "
-                "the prices you gave. a token: no faster than this with all users (a bound)",
+                f"{count(answer.tried, 'candidate')}, {len(found):,} serve the load; each replica "
+                "was planned. users each: of one replica, one of them reading its prompt. cost/h: "
+                "by the prices you gave. a token: no faster than this with all users (a bound)",
                 "faint",
             ),
             *(Line(f"{reason} ({_names(names)})") for reason, names in answer.refused.items()),
