@@ -10,8 +10,8 @@
 
 `run`, `find`, `replay` and `compare` take what the command line takes and give results with
 `to_json()`, `text()`, `svg()` and `save(folder)`. `plan` is for engine developers: CacheLayers,
-limits and memory in, Plan out. A wrong request raises ConfigError (every problem of it), one that is
-too large DoesNotFit (by how much, and the longest length that fits).
+limits and memory in, Plan out. A wrong request raises ConfigError (every problem of it), one that
+is too large DoesNotFit (by how much, and the longest length that fits).
 """
 
 from __future__ import annotations

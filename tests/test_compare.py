@@ -112,7 +112,7 @@ def test_a_cache_set_by_hand_that_the_card_has_not_beside_the_weights_does_not_f
     asked = ["model=llama3_70b", "device=h100_80gb", "scheduler.max_model_len=8192"]
     words = [*asked, f"engine={engine}", "cache.kv_cache_memory_bytes=30GiB", "report=text"]
     assert run(words) == 1
-    said = "30.00 GiB beside 131.4 GiB of weights are 82.17 GiB more than h100_80gb has"
+    said = "30.00 GiB beside the weights (131.4 GiB) and what a step takes are 84.96 GiB more"
     assert said in capsys.readouterr().err
     ranks = "pipeline" if engine == "llama_cpp" else "tensor"  # it splits layers, not heads
     assert run([*words, f"parallel.{ranks}_parallel_size=4"]) == 0

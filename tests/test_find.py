@@ -151,8 +151,8 @@ def test_nothing_that_serves_is_exit_code_one(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_wish_is_refused_by_its_key(override: str, match: str) -> None:
-    made = prepared_request(["command=find", "model=llama", override]).prepared
     with pytest.raises(ConfigError, match=match):
+        made = prepared_request(["command=find", "model=llama", override]).prepared
         read_want(made.config.want, made)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from kvpipe.answers.serve_line import line_for
 from kvpipe.answers.speed import speed_of
+from kvpipe.cache.load import Load, running
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
@@ -24,12 +25,16 @@ PIPELINE_PARALLEL = (1, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
-    """requests of length tokens at once. token_s: seconds a token may take (None: any)."""
+class Wanted:
+    """A running load (cache/load.py), and the seconds that a token may take (None: any)."""
 
     requests: int
     length: int
     token_s: float | None = None
+
+    @property
+    def load(self) -> Load:
+        return running(self.requests, self.length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,7 @@ class FleetAnswer:
 
 
 def plan_fleet(
-    prepared: Prepared, load: Load, devices: Sequence[str], prices: Mapping[str, float]
+    prepared: Prepared, wanted: Wanted, devices: Sequence[str], prices: Mapping[str, float]
 ) -> FleetAnswer:
     """Ranked by cost where every device has a price, else by cards; then by cards, by headroom."""
     found: list[Fleet] = []
@@ -85,11 +90,11 @@ def plan_fleet(
     for device, tp, pp in _candidates(devices):
         tried += 1
         name = f"{device} TP {tp}" + (f" PP {pp}" if pp > 1 else "")
-        made = _replica(prepared, load, device, tp, pp)
+        made = _replica(prepared, wanted, device, tp, pp)
         if isinstance(made, str):
             refused.setdefault(made, []).append(name)
         else:
-            found.append(_fleet(made, load, prices.get(device)))
+            found.append(_fleet(made, wanted, prices.get(device)))
     by_cost = all(fleet.cost is not None for fleet in found)
     ranked = sorted(
         found,
@@ -108,20 +113,20 @@ def _candidates(devices: Sequence[str]) -> Iterator[tuple[str, int, int]]:
             yield from ((device, tp, pp) for tp in TENSOR_PARALLEL)
 
 
-def _fleet(replica: Replica, load: Load, price: float | None) -> Fleet:
-    replicas = -(-load.requests // replica.users)
+def _fleet(replica: Replica, wanted: Wanted, price: float | None) -> Fleet:
+    replicas = -(-wanted.requests // replica.users)
     return Fleet(
         replica=replica,
         replicas=replicas,
-        headroom=replicas * replica.users / load.requests - 1,
+        headroom=replicas * replica.users / wanted.requests - 1,
         cost=None if price is None else price * replicas * replica.cards,
     )
 
 
-def _replica(prepared: Prepared, load: Load, device: str, tp: int, pp: int) -> Replica | str:
+def _replica(prepared: Prepared, wanted: Wanted, device: str, tp: int, pp: int) -> Replica | str:
     """The replica, or why there is none, in the words that name no number of the candidate."""
     try:
-        made = prepare(_changed(prepared, load, device, tp, pp))
+        made = prepare(_changed(prepared, wanted, device, tp, pp))
         backend = make_backend(made.config, made.resolved.backend)
         memory = profile_ranks(made, backend).available_kv_bytes
         plan = plan_with(made, memory, compared=())
@@ -130,19 +135,19 @@ def _replica(prepared: Prepared, load: Load, device: str, tp: int, pp: int) -> R
         return f"{key}: {_short(error)}"
     users, limit = _users(made, plan)
     bound = speed_of(made).bound
-    if load.token_s is not None and bound is not None:
-        in_time = _in_time(bound.token_seconds, load, users)
+    if wanted.token_s is not None and bound is not None:
+        in_time = _in_time(bound.token_seconds, wanted, users)
         if in_time < users:
-            users, limit = in_time, f"{1000 * load.token_s:g} ms a token (bound)"
+            users, limit = in_time, f"{1000 * wanted.token_s:g} ms a token (bound)"
     if not users:
-        return f"want.token_ms: not one user within {1000 * (load.token_s or 0):g} ms a token"
+        return f"want.token_ms: not one user within {1000 * (wanted.token_s or 0):g} ms a token"
     return Replica(
         device=device,
         tp=tp,
         pp=pp,
         users=users,
         limit=limit,
-        token_bound_s=None if bound is None else bound.token_seconds(users, load.length),
+        token_bound_s=None if bound is None else bound.token_seconds(users, wanted.length),
         command=line_for(made, plan),
     )
 
@@ -157,19 +162,19 @@ def _users(made: Prepared, plan: Plan) -> tuple[int, str]:
     return (held, "memory") if held <= most else (most, "scheduler.max_num_seqs")
 
 
-def _in_time(token_seconds: Any, load: Load, users: int) -> int:
+def _in_time(token_seconds: Any, wanted: Wanted, users: int) -> int:
     """The most users, up to `users`, whose tokens the bound lets come in time."""
 
     def in_time(running: int) -> bool:
-        return bool(token_seconds(running, load.length) <= (load.token_s or 0))
+        return bool(token_seconds(running, wanted.length) <= (wanted.token_s or 0))
 
     return largest(1, users, in_time) or 0
 
 
-def _changed(prepared: Prepared, load: Load, device: str, tp: int, pp: int) -> dict[str, Any]:
+def _changed(prepared: Prepared, wanted: Wanted, device: str, tp: int, pp: int) -> dict[str, Any]:
     changes: dict[str, Any] = {
         "device": device,
-        "scheduler.max_model_len": load.length,
+        "scheduler.max_model_len": wanted.length,
         "parallel.tensor_parallel_size": tp,
         "parallel.pipeline_parallel_size": pp,
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared, check_names, compare_engines
 from kvpipe.answers.speed import speed_of
+from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.errors import Problem, problems_of
 from kvpipe.pipeline import Prepared
@@ -31,7 +32,7 @@ class Compare(Command):
     example = "kvpipe compare model=llama device=h100_80gb scheduler.max_model_len=8192"
     files = ("compare.json", "cards.svg")
     columns = tuple(Column(title=name, align="r", text=figure(f"users_{name}")) for name in SHOWN)
-    legend = ("users of max_model_len, all decoding, by engine; - where it refuses",)
+    legend = (f"users of max_model_len, steady ({ENDS['steady']}), by engine; - where it refuses",)
     fields = tuple(f"users_{name}" for name in SHOWN)
 
     @classmethod

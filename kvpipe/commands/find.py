@@ -10,8 +10,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from kvpipe.answers.fleet import Load, plan_fleet
-from kvpipe.answers.search import Finding, Search, Want, read_want
+from kvpipe.answers.finding import Finding
+from kvpipe.answers.fleet import Wanted, plan_fleet
+from kvpipe.answers.search import Search, read_want
+from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.pipeline import Prepared, block_rules
@@ -21,6 +23,7 @@ from kvpipe.report.identity import identity
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.nicknames import option_named
 from kvpipe.request.schema import check_section
+from kvpipe.request.want import Want
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
 
@@ -48,6 +51,7 @@ class Find(Command):
         findings = list(search.findings())
         found = {
             **identity(prepared, "kvpipe.find"),
+            "load": search.load.to_json(),
             "want": {"requests": search.want.requests, "length": search.length},
             "findings": [asdict(finding) for finding in findings],
         }
@@ -67,21 +71,21 @@ def _fleets(search: Search) -> Answer:
     if unknown := list(_unknown_cards(want.model_dump())):
         raise ConfigError(unknown)
     names = [_file_name(name) for name in want.device or ()]
-    load = Load(
+    wanted = Wanted(
         requests=want.requests,
         length=search.length,
         token_s=None if want.token_ms is None else want.token_ms / 1000,
     )
     prices = {_file_name(name): p for name, p in (want.prices or {}).items()}
-    answer = plan_fleet(prepared, load, names, prices)
+    answer = plan_fleet(prepared, wanted, names, prices)
     resolved = prepared.resolved
     model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
         status="fits" if best else "does_not_fit",
         exit_code=0 if best else 1,
-        lines=partial(lay_out, sections(answer, load, model)),
-        document={**identity(prepared, "kvpipe.fleet"), **document(answer, load)},
+        lines=partial(lay_out, sections(answer, wanted, model)),
+        document={**identity(prepared, "kvpipe.fleet"), **document(answer, wanted)},
         fields={"cards": best.cards if best else None, "fleet": best and best.replica.device},
         complaints=() if best else ("want.device: none of these cards serves the load",),
     )
@@ -120,6 +124,7 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
         align="ll",
         rows=[(finding.question, finding.answer or "none") for finding in findings],
         paragraphs=[
+            Line(f"of these requests: {ENDS[search.load.name]} ({search.load.name})", "faint"),
             Line(
                 "memory: profiling=estimate, or cache.kv_cache_memory_bytes where it is set",
                 "faint",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from kvpipe.answers.fleet import Fleet, FleetAnswer, Load
+from kvpipe.answers.fleet import Fleet, FleetAnswer, Wanted
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, shell_lines
 
@@ -13,11 +13,11 @@ MOST_ROWS = 12
 COMMAND_WIDTH = 96
 
 
-def sections(answer: FleetAnswer, load: Load, model: str) -> list[Section]:
+def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     found = answer.fleets
     table = Section(
-        title=f"find: {count(load.requests, 'request')} of {count(load.length, 'token')} at once, "
-        f"{model}",
+        title=f"find: {count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at "
+        f"once, {model}",
         headers=("cards", "of", "as", "users each", "headroom", "cost/h", "a token >=", "limit"),
         align="rllrrrrl",
         rows=[_row(fleet) for fleet in found[:MOST_ROWS]],
@@ -62,9 +62,9 @@ def _names(names: tuple[str, ...]) -> str:
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-def document(answer: FleetAnswer, load: Load) -> dict[str, Any]:
+def document(answer: FleetAnswer, wanted: Wanted) -> dict[str, Any]:
     return {
-        "load": asdict(load),
+        "load": {**asdict(wanted), "name": wanted.load.name},
         "tried": answer.tried,
         "fleets": [
             {
