@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -243,7 +243,12 @@ def finish(folder: Path, jobs: Sequence[Sequence[str]], command: type[Command]) 
     write_atomic(folder / "sweep.csv", sweep_csv(rows, command.fields))
     with named("stdout"):
         _print(folder, rows, jobs, command)
-    return max((int(row["exit_code"]) for row in rows if row["exit_code"] is not None), default=0)
+    return max((_exit_code(row) for row in rows), default=0)
+
+
+def _exit_code(row: Mapping[str, Any]) -> int:
+    """Of a job that was not even begun: as of one that is lost."""
+    return 3 if row["exit_code"] is None else int(row["exit_code"])
 
 
 def _print(
