@@ -45,6 +45,13 @@ def test_plan_needs_no_hydra_and_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_sizes_are_written_as_people_write_them():
+    for size in ("1GiB", "1G", "1024MiB", ["1GiB"]):
+        assert kvpipe.plan(LAYERS, LIMITS, size).num_blocks == 512
+    with pytest.raises(ConfigError, match="memory: expected bytes, or a size .* got 'lots'"):
+        kvpipe.plan(LAYERS, LIMITS, "lots")
+
+
 def test_one_string_is_not_a_list_of_settings():
     with pytest.raises(TypeError, match="not one string"):
         kvpipe.run("model=llama")
