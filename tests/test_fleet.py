@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from kvpipe.answers.fleet import FleetAnswer, Load, plan_fleet
+from kvpipe.answers.fleet import FleetAnswer, Wanted, plan_fleet
 from kvpipe.answers.speed import speed_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
@@ -24,13 +24,13 @@ def prepared(*words: str) -> Prepared:
 @cache
 def fleets(requests: int = 200, token_s: float | None = None, priced: bool = False) -> FleetAnswer:
     prices = {"h100_80gb": 2.5, "l40s": 0.9, "l4": 0.5} if priced else {}
-    load = Load(requests=requests, length=LENGTH, token_s=token_s)
+    load = Wanted(requests=requests, length=LENGTH, token_s=token_s)
     return plan_fleet(prepared("model=llama", "engine=vllm"), load, DEVICES, prices)
 
 
 def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None:
     """Its replica planned as a run of its own; windows hold more while one of them reads."""
-    load = Load(requests=200, length=LENGTH)
+    load = Wanted(requests=200, length=LENGTH)
     asked = prepared("model=gpt_oss_20b", "engine=vllm")
     best = plan_fleet(asked, load, ("h100_80gb",), {}).fleets[0]
     replica = best.replica

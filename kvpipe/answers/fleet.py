@@ -12,17 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.answers.fleet_candidates import Refusals, Server, Shape, planned, shapes
+from kvpipe.cache.load import Load, running
 from kvpipe.pipeline import Prepared
 from kvpipe.specs.edges import largest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
-    """requests of length tokens at once. token_s: seconds a token may take (None: any)."""
+class Wanted:
+    """A running load (cache/load.py), and the seconds that a token may take (None: any)."""
 
     requests: int
     length: int
     token_s: float | None = None
+
+    @property
+    def load(self) -> Load:
+        return running(self.requests, self.length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +68,19 @@ class FleetAnswer:
 
 
 def plan_fleet(
-    prepared: Prepared, load: Load, devices: Sequence[str], prices: Mapping[str, float]
+    prepared: Prepared, wanted: Wanted, devices: Sequence[str], prices: Mapping[str, float]
 ) -> FleetAnswer:
     """Ranked by cost where every device has a price, else by cards; then by cards, by headroom."""
     found: list[Fleet] = []
     refused, tried = Refusals(), 0
     for shape in shapes(devices):
         tried += 1
-        server = planned(prepared, load.length, shape, efficiency=1.0)
-        made = server if isinstance(server, str) else _replica(server, load)
+        server = planned(prepared, wanted.length, shape, efficiency=1.0)
+        made = server if isinstance(server, str) else _replica(server, wanted)
         if isinstance(made, str):
             refused.add(made, shape)
         else:
-            found.append(_fleet(made, load, prices.get(shape.device)))
+            found.append(_fleet(made, wanted, prices.get(shape.device)))
     by_cost = all(fleet.cost is not None for fleet in found)
     ranked = sorted(
         found,
@@ -89,30 +94,30 @@ def plan_fleet(
     return FleetAnswer(fleets=tuple(ranked), refused=refused.told(), tried=tried)
 
 
-def _fleet(replica: Replica, load: Load, price: float | None) -> Fleet:
-    replicas = -(-load.requests // replica.users)
+def _fleet(replica: Replica, wanted: Wanted, price: float | None) -> Fleet:
+    replicas = -(-wanted.requests // replica.users)
     return Fleet(
         replica=replica,
         replicas=replicas,
-        headroom=replicas * replica.users / load.requests - 1,
+        headroom=replicas * replica.users / wanted.requests - 1,
         cost=None if price is None else price * replicas * replica.shape.cards,
     )
 
 
-def _replica(server: Server, load: Load) -> Replica | str:
+def _replica(server: Server, wanted: Wanted) -> Replica | str:
     users, limit = _users(server)
     bound = server.speed.bound
-    if load.token_s is not None and bound is not None:
-        in_time = _in_time(bound.token_seconds, load, users)
+    if wanted.token_s is not None and bound is not None:
+        in_time = _in_time(bound.token_seconds, wanted, users)
         if in_time < users:
-            users, limit = in_time, f"{1000 * load.token_s:g} ms a token (bound)"
+            users, limit = in_time, f"{1000 * wanted.token_s:g} ms a token (bound)"
     if not users:
-        return f"want.token_ms: not one user within {1000 * (load.token_s or 0):g} ms a token"
+        return f"want.token_ms: not one user within {1000 * (wanted.token_s or 0):g} ms a token"
     return Replica(
         shape=server.shape,
         users=users,
         limit=limit,
-        token_bound_s=None if bound is None else bound.token_seconds(users, load.length),
+        token_bound_s=None if bound is None else bound.token_seconds(users, wanted.length),
         command=server.command,
     )
 
@@ -123,10 +128,10 @@ def _users(server: Server) -> tuple[int, str]:
     return (held, "memory") if held <= most else (most, "scheduler.max_num_seqs")
 
 
-def _in_time(token_seconds: Any, load: Load, users: int) -> int:
+def _in_time(token_seconds: Any, wanted: Wanted, users: int) -> int:
     """The most users, up to `users`, whose tokens the bound lets come in time."""
 
     def in_time(running: int) -> bool:
-        return bool(token_seconds(running, load.length) <= (load.token_s or 0))
+        return bool(token_seconds(running, wanted.length) <= (wanted.token_s or 0))
 
     return largest(1, users, in_time) or 0

@@ -5,16 +5,22 @@ Files: find.json (what was wanted, and every finding); fleets.svg where want.dev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
-from kvpipe.answers.search import Finding, Search, read_want
+from kvpipe.answers.finding import Finding
+from kvpipe.answers.search import Search, read_want
+from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command
-from kvpipe.commands.fleet_answers import fleet_answer, refuse_trace
+from kvpipe.commands.fleet_answers import fleet_answer, refuse_trace, unknown_cards
+from kvpipe.errors import Problem
 from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
+from kvpipe.request.schema import check_section
+from kvpipe.request.want import Want
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
 
@@ -25,6 +31,13 @@ class Find(Command):
     files = ("find.json",)
     example = "kvpipe find model=llama device=h100_80gb want.requests=48 want.length=8192"
 
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        if not raw.get("want"):
+            return ()
+        _, problems = check_section("want", Want, raw["want"])
+        return [*problems, *unknown_cards(raw["want"])]
+
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         block_rules(prepared.config)  # refused once, not by every question
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
@@ -34,6 +47,7 @@ class Find(Command):
         findings = list(search.findings())
         found = {
             **identity(prepared, "kvpipe.find"),
+            "load": search.load.to_json(),
             "want": {"requests": search.want.requests, "length": search.length},
             "findings": [asdict(finding) for finding in findings],
         }
@@ -63,6 +77,7 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
         align="ll",
         rows=[(finding.question, finding.answer or "none") for finding in findings],
         paragraphs=[
+            Line(f"of these requests: {ENDS[search.load.name]} ({search.load.name})", "faint"),
             Line(
                 "memory: profiling=estimate, or cache.kv_cache_memory_bytes where it is set",
                 "faint",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from kvpipe.answers.fleet import Load, plan_fleet
-from kvpipe.answers.search import Search, Want
+from kvpipe.answers.fleet import Wanted, plan_fleet
+from kvpipe.answers.search import Search
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
@@ -15,10 +15,12 @@ from kvpipe.report.fleet import document, picture, sections
 from kvpipe.report.identity import identity
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.nicknames import option_named
+from kvpipe.request.want import Want
 from kvpipe.text.lines import lay_out
 
 WAITS = ("wait_ms", "first_token_ms")  # what only a trace of requests can be held to
 PICTURE = "fleets.svg"
+_NO_CARDS = ("auto", "cpu")
 NOT_SERVED = "want.device: none of these cards serves the load"
 
 
@@ -29,15 +31,15 @@ def fleet_answer(search: Search) -> Answer:
         return _traced(search, devices, prices)
     _refuse_waits(search.want)
     prepared, want = search.prepared, search.want
-    load = Load(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
-    answer = plan_fleet(prepared, load, devices, prices)
-    drawn = picture(answer, load, _model(search))
+    wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
+    answer = plan_fleet(prepared, wanted, devices, prices)
+    drawn = picture(answer, wanted, _model(search))
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
         status="fits" if best else "does_not_fit",
         exit_code=0 if best else 1,
-        lines=partial(lay_out, sections(answer, load, _model(search))),
-        document={**identity(prepared, "kvpipe.fleet"), **document(answer, load)},
+        lines=partial(lay_out, sections(answer, wanted, _model(search))),
+        document={**identity(prepared, "kvpipe.fleet"), **document(answer, wanted)},
         pictures={PICTURE: drawn} if drawn else {},
         fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
         complaints=() if best else (NOT_SERVED,),
@@ -100,24 +102,25 @@ def _refuse_waits(want: Want) -> None:
         raise ConfigError(problems)
 
 
+def unknown_cards(want: Mapping[str, Any]) -> Iterator[Problem]:
+    """Every name of a card that no option file has; want: as it was said, right or wrong."""
+    known = sorted(path.stem for path in (CONF_DIR / "device").glob("*.yaml"))
+    cards = [name for name in known if name not in _NO_CARDS]
+    for key in ("device", "prices"):
+        names = want.get(key)
+        for name in names if isinstance(names, list | dict) else ():
+            if isinstance(name, str) and option_named("device", name) in (None, *_NO_CARDS):
+                hint = did_you_mean(name, cards)
+                yield Problem(f"want.{key}", "names of device=...", f"'{name}'", hint)
+
+
 def _cards(want: Want) -> tuple[list[str], dict[str, float]]:
-    """The option files of the devices, each once, and their prices; ConfigError with every name
-    that is none."""
-    problems: list[Problem] = []
-    devices = [_named(name, "want.device", problems) for name in want.device or ()]
-    named = {_named(name, "want.prices", problems): p for name, p in (want.prices or {}).items()}
-    if problems:
-        raise ConfigError(problems)
-    return list(dict.fromkeys(devices)), named
-
-
-def _named(said: str, key: str, problems: list[Problem]) -> str:
-    name = option_named("device", said)
-    if name in (None, "auto", "cpu"):
-        known = sorted(path.stem for path in (CONF_DIR / "device").glob("*.yaml"))
-        hint = did_you_mean(said, known)
-        problems.append(Problem(key, "names of device=...", f"'{said}'", hint))
-    return str(name)
+    """The option files of the devices, each once, and their prices."""
+    if unknown := list(unknown_cards(want.model_dump())):
+        raise ConfigError(unknown)
+    devices = [str(option_named("device", name)) for name in want.device or ()]
+    prices = {str(option_named("device", name)): p for name, p in (want.prices or {}).items()}
+    return list(dict.fromkeys(devices)), prices
 
 
 def _model(search: Search) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import Self
 
 from kvpipe.engines.llama_cpp_sizes import MOST_SEQUENCES, Context, context_of
-from kvpipe.engines.llama_cpp_types import CacheType, is_quantised, row_bytes, stores
+from kvpipe.engines.llama_cpp_types import BLOCK_BYTES, CacheType, is_quantised, row_bytes, stores
 from kvpipe.engines.planned import (
     PlannedEngine,
     PlannedOptions,
@@ -55,6 +56,16 @@ class LlamaCpp(PlannedEngine):
         "a context of cells, allocated whole at the start for a fixed number of sequences; its own "
         "default is 4 of them, the plan has as many as fit"
     )
+
+    cache_types: ClassVar[tuple[str, ...]] = tuple(filter(is_quantised, BLOCK_BYTES))
+
+    def asked(self, question: Question) -> Self:
+        """cache.cache_dtype=q8_0 is both of its types."""
+        super().asked(question)
+        word = question.cache_dtype
+        if word not in self.cache_types:
+            return self
+        return type(self)(self.options.model_copy(update={"type_k": word, "type_v": word}))
 
     # --- memory -> budget ---
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
@@ -107,7 +118,7 @@ class LlamaCpp(PlannedEngine):
                     "cache.cache_dtype",
                     "auto: llama.cpp has no fp8 cache",
                     f"'{question.cache_dtype}'",
-                    "set engine.type_k=q8_0 engine.type_v=q8_0",
+                    "set cache.cache_dtype=q8_0 (or engine.type_k and engine.type_v)",
                 )
             )
         if is_quantised(options.type_v) and not options.flash_attn:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from kvpipe.answers.fleet import Fleet, FleetAnswer, Load, Replica
+from kvpipe.answers.fleet import Fleet, FleetAnswer, Replica, Wanted
 from kvpipe.answers.fleet_candidates import Shape
 from kvpipe.report.pareto import Point, pareto
 from kvpipe.text.figures import count
@@ -16,19 +16,19 @@ MOST_ROWS = 12
 COMMAND_WIDTH = 96
 
 
-def sections(answer: FleetAnswer, load: Load, model: str) -> list[Section]:
+def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     found = answer.fleets
     table = Section(
-        title=f"find: {count(load.requests, 'request')} of {count(load.length, 'token')} at once, "
-        f"{model}",
+        title=f"find: {count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at "
+        f"once, {model}",
         headers=("cards", "of", "as", "users each", "headroom", "cost/h", "a token >=", "limit"),
         align="rllrrrrl",
         rows=[_row(fleet) for fleet in found[:MOST_ROWS]],
         paragraphs=[
             Line(
-                f"{answer.tried:,} candidates, {len(found):,} serve the load; each replica was "
-                "planned. users each: of one replica, one of them reading its prompt. cost/h: by "
-                "the prices you gave. a token: no faster than this with all users (a bound)",
+                f"{count(answer.tried, 'candidate')}, {len(found):,} serve the load; each replica "
+                "was planned. users each: of one replica, one of them reading its prompt. cost/h: "
+                "by the prices you gave. a token: no faster than this with all users (a bound)",
                 "faint",
             ),
             *refusals(answer.refused),
@@ -72,9 +72,9 @@ def _names(names: tuple[str, ...]) -> str:
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-def document(answer: FleetAnswer, load: Load) -> dict[str, Any]:
+def document(answer: FleetAnswer, wanted: Wanted) -> dict[str, Any]:
     return {
-        "load": asdict(load),
+        "load": {**asdict(wanted), "name": wanted.load.name},
         "tried": answer.tried,
         "fleets": [
             {
@@ -98,7 +98,7 @@ def _plain(replica: Replica) -> dict[str, Any]:
     return {**plain.pop("shape"), **plain}
 
 
-def picture(answer: FleetAnswer, load: Load, model: str) -> str | None:
+def picture(answer: FleetAnswer, wanted: Wanted, model: str) -> str | None:
     """None where the time of a token is known of none of them."""
     points = [
         Point(
@@ -113,7 +113,7 @@ def picture(answer: FleetAnswer, load: Load, model: str) -> str | None:
         return None
     return pareto(
         points,
-        title=f"{count(load.requests, 'request')} of {count(load.length, 'token')} at once",
+        title=f"{count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at once",
         model=model,
         cost=cost_axis(answer.fleets),
         delay="milliseconds a token, at best (a bound, with all users)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvpipe.cache.load import ENDS
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.text.figures import count
 from kvpipe.text.lines import wrap
@@ -40,7 +41,8 @@ def _facts(result: ReplayResult, heading: str, timing: str) -> Iterator[tuple[st
     )
     if result.requests_steady is not None:
         held = count(result.requests_steady, "request")
-        yield "", f"capacity's closed form: {held} of {count(result.request_len, 'token')}"
+        of = count(result.request_len, "token")
+        yield "", f"capacity's closed form: {held} of {of}, steady ({ENDS['steady']})"
     yield from _times(result)
     if timing:
         yield "a step", timing

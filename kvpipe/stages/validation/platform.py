@@ -24,7 +24,7 @@ from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import RequestLimits, SpecContext
 from kvpipe.stages.validation._block_sizes import BlockSizes, default_block_size
-from kvpipe.stages.validation._dtypes import ResolvedDtypes, resolve_dtypes
+from kvpipe.stages.validation._dtypes import ResolvedDtypes, packed_dtype, resolve_dtypes
 from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel, ResolvedRun
 from kvpipe.stages.validation.device import resolve_backend, resolve_device
@@ -269,6 +269,7 @@ class _Resolution:
         )
         layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
         self.check_latent_dtype(layers)
+        self.problems += packed_dtype(self.config.cache, self.config.plugins["engine"])
         layout = self.config.plugins["layout"].make(LayoutChoice)
         blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
         attention = [spec for _, spec in layers if not spec.is_state]
