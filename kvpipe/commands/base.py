@@ -8,10 +8,12 @@ the folder and its files, sweeps, exit codes, `--help`, completion. The tutorial
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.sweep_table import Column
@@ -57,3 +59,7 @@ class Command(ABC):
         ConfigError for what only this command can see to be wrong (nothing is written then);
         DoesNotFit where the memory is too small to answer at all.
         """
+
+    def pictures_of_failure(self, prepared: Prepared, error: KvpipeError) -> Mapping[str, str]:
+        """File name -> SVG: what a job that came to nothing leaves all the same."""
+        return {}

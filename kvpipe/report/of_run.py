@@ -13,6 +13,7 @@ from kvpipe.report.accounts import replicas_of, split_bytes
 from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
+from kvpipe.stages.validation.base import ResolvedRun
 
 if TYPE_CHECKING:  # needed for logs alone
     from kvpipe.answers.log_answer import LogComparison
@@ -23,7 +24,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
     resolved, plan = result.prepared.resolved, result.plan
     return ReportInput(
         headline=Headline(
-            model=f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})",
+            model=model_words(resolved),
             engine=plan.engine,
             device=resolved.device.name,
             backend=resolved.backend,
@@ -50,6 +51,11 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         weights_left_out=_weights_left_out(result),
         requests_asked=requests_asked(result.prepared.config.want),
     )
+
+
+def model_words(resolved: ResolvedRun) -> str:
+    """The model, and what its weights and its cache are kept in."""
+    return f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
 
 
 def _weights_left_out(result: Result) -> int:
