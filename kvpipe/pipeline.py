@@ -39,13 +39,15 @@ from kvpipe.stages.validation.layers import stage_sizes
 class Prepared:
     """A request that is right: checked, resolved, and the composed values it came from.
 
-    said: keys that the user set. from_log: `key=value` of those that an engine's log gave.
+    said: keys that the user set; words: the overrides that say so. from_log: `key=value` of those
+    that an engine's log gave.
     """
 
     raw: Mapping[str, Any]
     config: RunConfig
     resolved: ResolvedRun
     said: frozenset[str] = frozenset()
+    words: tuple[str, ...] = ()
     from_log: tuple[str, ...] = ()
 
 
@@ -98,7 +100,7 @@ def execute(prepared: Prepared) -> Result:
             plan = plan_with(prepared, profile.available_kv_bytes)
         except DoesNotFit as error:
             _check_places(prepared, error)
-            error.demand = error.demand or _demand(profile, error)
+            error.demand = error.demand or demanded_of(profile, error)
             raise
     with _timed(timings, "allocation"):
         addresses = _addresses(config, resolved, plan)
@@ -254,7 +256,7 @@ def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int
     return first
 
 
-def _demand(profile: MemoryProfile, error: DoesNotFit) -> CardDemand | None:
+def demanded_of(profile: MemoryProfile, error: DoesNotFit) -> CardDemand | None:
     """Of the rank that lacks most: what is charged there, and the cache that one request needs."""
     if len(error.needed_bytes) != len(profile.ranks):
         return None

@@ -16,9 +16,9 @@ from kvpipe.errors import DoesNotFit
 from kvpipe.front.main import run
 from kvpipe.report.accounts import CAUSES, KV_CAUSES, split_bytes
 from kvpipe.report.document import plan_document
+from kvpipe.report.drawing import WIDTH
 from kvpipe.report.json_ import dumps
 from kvpipe.report.map_style import COLOURS, HATCHED, LIGHT_TEXT
-from kvpipe.report.drawing import WIDTH
 from kvpipe.report.memory_map import MOST_ROWS, memory_map
 from kvpipe.report.run_input import Headline, ReportInput
 
