@@ -16,7 +16,7 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.page.axes import AskedStops
 from kvpipe.page.document import page_document
 from kvpipe.page.html import page_html
-from kvpipe.page.sources import of_engines, of_request, of_sweep
+from kvpipe.page.sources import ENGINES_DIFFER, of_engines, of_request, of_sweep
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.request.config import Count
@@ -75,7 +75,7 @@ class Page(Command):
             return page_document("sweep", subjects, users=users, notes=left_out)
         if self.options.engines:
             engines = of_engines(prepared, asked, self.options.engines)
-            return page_document("comparison", engines, users=users)
+            return page_document("comparison", engines, users=users, notes=[ENGINES_DIFFER])
         return page_document("request", of_request(prepared, asked), users=users)
 
 
@@ -91,11 +91,7 @@ def _section(document: dict[str, Any], num_bytes: int) -> Section:
         title=f"page: {subjects[0]['model']} on {subjects[0]['device']}{more}",
         align="ll",
         rows=rows,
-        paragraphs=[
-            Line(
-                f"page.html: {count(_plans(document), 'plan')}, {num_bytes:,} bytes"
-            )
-        ],
+        paragraphs=[Line(f"page.html: {count(_plans(document), 'plan')}, {num_bytes:,} bytes")],
     )
 
 

@@ -30,6 +30,7 @@ SHORT_KEYS = {
     "pp": "parallel.pipeline_parallel_size",
     "dp": "parallel.data_parallel_size",
     "engines": "command.engines",
+    "folder": "command.folder",
 }
 _TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
 # Of Hydra's own flags, those that are spelt like one of ours.
@@ -87,9 +88,9 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
     for position, word in enumerate(words):
         if is_setting(word):
             overrides.append(word)
-        elif position == 0 and word in COMMANDS:
-            overrides.append(f"command={word}")
-            own = getattr(COMMANDS.get(word), "word", "")
+        elif position == 0 and (command := word.replace("-", "_")) in COMMANDS:
+            overrides.append(f"command={command}")
+            own = getattr(COMMANDS.get(command), "word", "")
         elif position == 1 and own:
             overrides.append(f"{own}={_quoted(word)}")
         elif not models and (model := _model(word)):

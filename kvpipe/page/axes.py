@@ -37,12 +37,18 @@ class AskedStops:
     cards: Sequence[int] | None = None
 
 
-def axes_of(prepared: Prepared, asked: AskedStops, most: int, *, dense: bool) -> tuple[Axis, ...]:
+def axes_of(
+    prepared: Prepared, asked: AskedStops, most: int, *, dense: bool, keep_auto: bool = False
+) -> tuple[Axis, ...]:
     """Cards, cache, batch, length (the last moves fastest), with at most `most` combinations where
-    nothing is set. dense: all usual stops; else those of the request itself, and lengths."""
+    nothing is set. dense: all usual stops; else those of the request itself, and lengths.
+    keep_auto: a batch budget that nobody set is each engine's own."""
     resolved = prepared.resolved
     on_card = dense and resolved.device.type != "cpu"
     limits, cache = resolved.limits, prepared.config.cache.cache_dtype
+    batch: Stop = limits.max_num_batched_tokens
+    if keep_auto and prepared.config.scheduler.max_num_batched_tokens == "auto":
+        batch = "auto"
     others = (
         _axis(CARDS, "cards", asked.cards, USUAL_CARDS if on_card else (), resolved.parallel.tp),
         _axis(CACHE, "cache type", asked.caches, USUAL_CACHES if dense else (), cache),
@@ -50,8 +56,8 @@ def axes_of(prepared: Prepared, asked: AskedStops, most: int, *, dense: bool) ->
             BATCH,
             "batch budget",
             asked.batches,
-            USUAL_BATCHES if dense else (),
-            limits.max_num_batched_tokens,
+            USUAL_BATCHES if dense and not keep_auto else (),
+            batch,
         ),
     )
     room = max(2, most // prod(len(axis.stops) for axis in others))

@@ -92,6 +92,7 @@ function slider(key) {
 }
 
 function shownStop(key, stop) {
+  if (key === BATCH && stop === "auto") return "each engine's own (auto)";
   if (key === LENGTH || key === BATCH) return `${grouped(stop)} tokens`;
   if (key === CARDS) return stop === 1 ? "1 card" : `${stop} cards (tensor parallel)`;
   return stop === "auto" ? "as the model (auto)" : String(stop);
@@ -172,12 +173,16 @@ function showMap(found) {
 
 const quoted = (word) => (/^[A-Za-z0-9_.,:=\/@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
+// A line that wraps between its words alone; as text it is the line itself.
+const unbroken = (line) =>
+  line.split(" ").flatMap((word, i) => [...(i ? [" "] : []), element("span", { class: "word" }, word)]);
+
 function showCommands(found) {
   const axes = subject().axes.map((axis, i) => `${axis.key}=${axis.stops[state.stops[i]]}`);
   const words = ["kvpipe", "run", ...subject().words, ...axes, `want.requests=${state.users}`];
-  byId("ask").textContent = words.map(quoted).join(" ");
+  byId("ask").replaceChildren(...unbroken(words.map(quoted).join(" ")));
   const serve = Array.isArray(found.serve) ? found.serve.map((i) => page.words[i]).join(" ") : found.serve;
-  byId("serve").textContent = serve;
+  byId("serve").replaceChildren(...unbroken(serve));
   byId("serving").hidden = !serve;
 }
 
@@ -205,7 +210,7 @@ function rowsShown() {
       if (!at) continue;
       const stop = (key) => stopOf(key, stops, each);
       const told = verdict(at, state.users, stop(LENGTH), each.device);
-      rows.push({ number, stops, at, stop, told, title: each.title || "this request" });
+      rows.push({ number, stops, at, stop, told, title: each.title || "show" });
     }
   });
   const column = columns.find((each) => each.key === state.sort);
@@ -251,7 +256,8 @@ function tableRow(row) {
     const text = column.text ? column.text(row) : String(column.of(row));
     const cell = element("td", { class: column.num ? "num" : "" });
     if (i === 0) {
-      const button = element("button", { type: "button" }, text);
+      const what = `show ${text}: ${row.stop(CARDS)} cards, cache ${row.stop(CACHE)}, batch ${row.stop(BATCH)}`;
+      const button = element("button", { type: "button", "aria-label": what }, text);
       button.addEventListener("click", () => {
         state.stops = [...row.stops];
         choose(row.number, page.subjects[row.number].axes.map((axis, j) => axis.stops[row.stops[j]]));

@@ -18,6 +18,11 @@ from kvpipe.request.plain_yaml import load_yaml
 
 MOST_POSITIONS = 400  # plans of a page: a few seconds, and well under 500 kB
 _LEAST_OF_EACH = 4
+_ENOUGH_FOR_CARDS = 64  # of an engine: lengths, and cards and cache types beside
+ENGINES_DIFFER = (
+    "Users under vLLM and kvpipe: all decode but one, which reads its prompt; under the others: "
+    "all decode. It is what `kvpipe run` says of each."
+)
 _LONGEST_FILE = 2**22  # bytes of a list of jobs, and of a job's config
 
 
@@ -34,8 +39,8 @@ def of_engines(prepared: Prepared, asked: AskedStops, names: Sequence[str]) -> t
             hint = did_you_mean(name, known)
             expected = f"some of {', '.join(known)}"
             raise ConfigError(Problem("command.engines", expected, f"'{name}'", hint, of_name=True))
-    most = max(_LEAST_OF_EACH, MOST_POSITIONS // len(names) // 2)
-    axes = axes_of(prepared, asked, most, dense=most >= 64)
+    most = max(_LEAST_OF_EACH, MOST_POSITIONS // len(names))
+    axes = axes_of(prepared, asked, most, dense=most >= _ENOUGH_FOR_CARDS, keep_auto=True)
     words = [word for word in prepared.words if word.partition("=")[0] != "engine"]
     return tuple(
         planned(
