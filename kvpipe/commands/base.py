@@ -47,6 +47,7 @@ class Command(ABC):
     columns: ClassVar[tuple[Column, ...]] = ()
     legend: ClassVar[tuple[str, ...]] = ()
     fields: ClassVar[tuple[str, ...]] = ()
+    stays: ClassVar[bool] = False
     Options: ClassVar[type[BaseModel]] = CommandOptions
 
     def __init__(self, options: Any) -> None:

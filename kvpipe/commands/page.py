@@ -40,7 +40,7 @@ class Page(Command):
         cards: Stops
 
     summary = "One HTML file, no network: sliders, the memory map, a table, the command"
-    example = "kvpipe page llama-3.1-8b --on h100"
+    example = "kvpipe page llama-3.1-8b --on h100 command.lengths=[8192] command.cards=[1,2]"
     files: ClassVar[tuple[str, ...]] = ("page.json", "page.html")
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:

@@ -28,12 +28,13 @@ def page_document(
         "users": users,
         "notes": list(notes),
         "causes": [{"name": name, "means": CAUSES[name]} for name in _CAUSES],
-        "subjects": [_subject(subject, words) for subject in subjects],
+        "subjects": [subject_document(subject, words) for subject in subjects],
         "words": list(words),
     }
 
 
-def _subject(subject: Subject, words: dict[str, int]) -> dict[str, Any]:
+def subject_document(subject: Subject, words: dict[str, int]) -> dict[str, Any]:
+    """words: those of commands so far, and their numbers; new ones are added."""
     return {
         "title": subject.title,
         "words": list(subject.words),

@@ -25,7 +25,7 @@ _PLACE = re.compile(r"\{\{([A-Z]+)\}\}")
 def page_html(document: Mapping[str, Any], *, served: bool = False) -> str:
     """served: the page asks its server for plans; else it has them all."""
     style = colours() + _part("page.css")
-    script = _part("figures.js") + _part("page.js")
+    script = "".join(map(_part, ("figures.js", "page.js", *(("live.js",) if served else ()))))
     parts = {
         "POLICY": _policy(script, style, "'self'" if served else "'none'"),
         "STYLE": style,
