@@ -17,7 +17,7 @@ from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.folded import SharedList
 from kvpipe.report.run_input import ReportInput
-from kvpipe.report.verdict import verdict_of
+from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 
@@ -36,7 +36,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "headline": asdict(report.headline),
         "config": dict(report.config),
         "plan": _plan(report.plan),
-        "capacity": _capacity(report.plan),
+        "capacity": _capacity(report),
         "printed": [asdict(line) for line in report.plan.printed],
         "log": plain(report.log),
         "serve": report.serve,
@@ -53,9 +53,17 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
     }
 
 
-def _capacity(plan: Plan) -> dict[str, Any] | None:
-    cap = plan.capacity
-    return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
+def _capacity(report: ReportInput) -> dict[str, Any] | None:
+    cap, asked = report.plan.capacity, report.requests_asked
+    if cap is None:
+        return None
+    return {
+        **asdict(cap),
+        "requests_running": cap.requests_running,
+        "users": running_at_once(report),
+        "requests_asked": asked,
+        "blocks_asked": cap.blocks_of(asked),
+    }
 
 
 _LEAVES = (str, int, float, bool, type(None))
