@@ -31,8 +31,9 @@ def refused_flag(flag: str, version: str) -> str:
     if until is not None and release >= until:
         return f"vLLM {version} has no {flag}: it is gone in {_told((until,))}"
     if since is not None and release <= max(each for each in READ if each < since):
-        return f"vLLM {version} has no {flag}: of the releases that were read {_told((since,))} is "\
-            "the first that has"  # fmt: skip
+        return (
+            f"vLLM {version} has no {flag}: of those that were read {_told((since,))} is the first"
+        )
     return ""
 
 
