@@ -217,6 +217,16 @@ def test_a_flag_that_the_release_does_not_have_is_named_and_left_out(
         assert answer.fields["paste"].startswith(line) and "--foo" not in answer.fields["paste"]
 
 
+def test_a_batch_below_a_prompt_that_is_not_cut_is_told() -> None:
+    line = "vllm serve Qwen/Qwen3-0.6B --max-model-len 8192 --max-num-batched-tokens 2048"
+    answer = doctor(Path(f"{line} --no-enable-chunked-prefill"), "device=l4")
+    assert answer.exit_code == 1 and "--max-num-batched-tokens: expected at least" in text_of(
+        answer
+    )
+    assert answer.fields["paste"] == (f"{line.replace('2048', '8192')} --no-enable-chunked-prefill")
+    assert doctor(Path(line), "device=l4").exit_code == 0
+
+
 def test_every_problem_is_told_beside_the_missing_device() -> None:
     line = "vllm serve Qwen/Qwen3-32B --max-model-len 9999999 --kv-cache-dtype foo"
     with pytest.raises(ConfigError) as caught:

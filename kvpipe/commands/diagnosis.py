@@ -17,7 +17,7 @@ from kvpipe.answers.remedies import Advice, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.full_card import of_full_card
-from kvpipe.commands.pasted_flags import of_flags, refused_flags, unread
+from kvpipe.commands.pasted_flags import of_flags, of_whole_prompts, refused_flags, unread
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
@@ -81,6 +81,7 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
         *card,
         *_of_the_log(log, compared),
         *(() if card else _of_the_plan(prepared, error)),
+        *of_whole_prompts(pasted),
         *of_flags(pasted),
         *(_of_note(note) for note in notes if note.is_warning),
     ]
