@@ -73,7 +73,7 @@ class Run(Command):
             from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
 
             if engine := planned_engine(prepared):
-                return answer_of_engine(prepared, engine)
+                return answer_of_engine(prepared, engine, job)
         try:
             result = execute(prepared)
         except DoesNotFit as error:

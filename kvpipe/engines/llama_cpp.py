@@ -6,8 +6,8 @@ Source: ggml-org/llama.cpp@0c1e57098, read and not run against (docs/engines.md)
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import Self
@@ -23,6 +23,7 @@ from kvpipe.engines.planned import (
     Start,
     Step,
     free_at_start,
+    halvings,
     weights,
 )
 from kvpipe.engines.pools import Demand, EnginePool, EveryToken, LastTokens, PerRequest
@@ -56,6 +57,8 @@ class LlamaCpp(PlannedEngine):
         "a context of cells, allocated whole at the start for a fixed number of sequences; its own "
         "default is 4 of them, the plan has as many as fit"
     )
+    smaller_weights = ("q8_0", "q4_k_m")
+    more_cards = ("pipeline_parallel_size",)
 
     cache_types: ClassVar[tuple[str, ...]] = tuple(filter(is_quantised, BLOCK_BYTES))
 
@@ -88,6 +91,12 @@ class LlamaCpp(PlannedEngine):
             mark="read",
             source="what automatic fitting leaves on a device",
         )
+
+    def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
+        kinds = [kind for kind in ("q8_0", "q4_0") if kind != self.options.type_k]
+        yield [{"engine.type_k": kind, "engine.type_v": kind} for kind in kinds]
+        if self.options.n_parallel != "auto":
+            yield [{"engine.n_parallel": n} for n in halvings(self.options.n_parallel)]
 
     # --- budget -> pools ---
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
@@ -188,8 +197,7 @@ class LlamaCpp(PlannedEngine):
         needed = self._bytes(layers, context)
         return DoesNotFit(
             f"engine.n_parallel: {context.sequences:,} sequences need {needed / GIB:.2f} GiB of "
-            f"cells in llama.cpp, {budget / GIB:.2f} GiB are left. Lower scheduler.max_model_len, "
-            "or set engine.type_k=q8_0 engine.type_v=q8_0",
+            f"cells in llama.cpp, {budget / GIB:.2f} GiB are left",
             needed_bytes=(needed,),
             available_bytes=(budget,),
         )
