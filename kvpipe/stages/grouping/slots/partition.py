@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from math import prod
 
 from kvpipe.stages.grouping.slots.kinds import Kind, Life
@@ -46,16 +46,23 @@ Found = dict[int, Tables]  # number of tables -> the cheapest so many, each chea
 
 def cheapest(life: Life, slot: int, most: int, weights: Weights) -> Found:
     """At most `most` tables; {} where not even those hold every layer."""
-    states = prod(kind.count + 1 for kind in life.kinds)
-    if len(life.kinds) == 1 or states <= MOST_STATES:
-        fills = _fills(life, slot, weights)
-        if len(life.kinds) == 1 or len(fills) <= MOST_FILLS:
-            counts = tuple(kind.count for kind in life.kinds)
-            return _packed(counts, undominated(fills), most)
+    if (fills := few_fills(life, slot, weights)) is not None:
+        counts = tuple(kind.count for kind in life.kinds)
+        return _packed(counts, undominated(fills), most)
     found: Found = {}
     for number, tables in _mixed(life, slot, most, weights):
         _keep(found, number, tables)
     return _improving(found)
+
+
+def few_fills(life: Life, slot: int, weights: Weights) -> list[Fill] | None:
+    """Every way to fill one table; None where the layers' parts or the ways are too many."""
+    if len(life.kinds) == 1:
+        return list(_fills(life, slot, weights))
+    if prod(kind.count + 1 for kind in life.kinds) > MOST_STATES:
+        return None
+    fills = list(islice(_fills(life, slot, weights), MOST_FILLS + 1))
+    return fills if len(fills) <= MOST_FILLS else None
 
 
 def _sizes(life: Life, slot: int) -> tuple[int, ...]:
@@ -64,13 +71,11 @@ def _sizes(life: Life, slot: int) -> tuple[int, ...]:
     return life.sizes[max(0, whole - 1) :]
 
 
-def _fills(life: Life, slot: int, weights: Weights) -> list[Fill]:
-    """Every way to fill one table."""
-    return [
-        Fill(layers=counts, weight=weights.weigh(life, tokens), tokens=tokens)
-        for tokens in _sizes(life, slot)
-        for counts in _full(slot, [(k.count, k.page(tokens)) for k in life.kinds])
-    ]
+def _fills(life: Life, slot: int, weights: Weights) -> Iterator[Fill]:
+    for tokens in _sizes(life, slot):
+        weight = weights.weigh(life, tokens)
+        for counts in _full(slot, [(k.count, k.page(tokens)) for k in life.kinds]):
+            yield Fill(layers=counts, weight=weight, tokens=tokens)
 
 
 def _full(slot: int, kinds: list[tuple[int, int]]) -> Iterator[tuple[int, ...]]:

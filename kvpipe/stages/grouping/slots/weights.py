@@ -4,8 +4,8 @@ for each table. Whole numbers, so that no order of layers changes a sum.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.slots.kinds import Life
@@ -26,23 +26,16 @@ def lengths_to_weigh(limits: RequestLimits, asked: Sequence[int]) -> list[int]:
     return [max(1, min(longest, round(g * (1 + part)))) for g in grid for part in SPREAD]
 
 
-class Weights:
-    """weigh(life, tokens): what one table costs a byte of its slot. lower: bytes that no plan goes
-    below, length by length (smallest blocks, no padding)."""
+class Scale(ABC):
+    """Tables weighed by the byte of their slot. What was weighed is remembered."""
 
-    def __init__(self, lives: Sequence[Life], limits: RequestLimits, options: SlotOptions) -> None:
-        self.lives, self.limits, self.options = lives, limits, options
-        self.price = round(ONE * options.table_price)
-        self.lengths = lengths_to_weigh(limits, options.lengths)
-        self.lower = [fewest_bytes(lives, n, limits) for n in self.lengths]
+    def __init__(self) -> None:
         self._known: dict[tuple[int, int], int] = {}
         self._whole: dict[int, list[tuple[int, int]]] = {}
         self._kept: list[Life] = []  # known by their ids, which no other life may get
 
-    def with_lengths(self, lengths: Sequence[int]) -> Weights:
-        """With these lengths beside the others, each as heavy as one of the grid."""
-        asked = (*self.lengths, *(n for n in lengths for _ in SPREAD))
-        return Weights(self.lives, self.limits, replace(self.options, lengths=asked))
+    @abstractmethod
+    def _weigh(self, life: Life, tokens: int) -> int: ...
 
     def weigh(self, life: Life, tokens: int) -> int:
         key = id(life), tokens
@@ -68,6 +61,18 @@ class Weights:
                 for t in life.sizes
             ]
         return self._whole[id(life)]
+
+
+class Weights(Scale):
+    """weigh(life, tokens): what one table costs a byte of its slot. lower: bytes that no plan goes
+    below, length by length (smallest blocks, no padding)."""
+
+    def __init__(self, lives: Sequence[Life], limits: RequestLimits, options: SlotOptions) -> None:
+        super().__init__()
+        self.lives, self.limits, self.options = lives, limits, options
+        self.price = round(ONE * options.table_price)
+        self.lengths = lengths_to_weigh(limits, options.lengths)
+        self.lower = [fewest_bytes(lives, n, limits) for n in self.lengths]
 
     def _weigh(self, life: Life, tokens: int) -> int:
         spec, limits = life.counted(tokens), self.limits
