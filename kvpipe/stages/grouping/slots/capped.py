@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 
 from kvpipe.stages.grouping.slots.ceiling import Ceiling
-from kvpipe.stages.grouping.slots.floor import fewest_tables, least_weight
+from kvpipe.stages.grouping.slots.scale import fewest_tables
 from kvpipe.stages.grouping.slots.kinds import Life
 from kvpipe.stages.grouping.slots.packing import Fill, dealt, rests_of
 from kvpipe.stages.grouping.slots.partition import Chunk, Tables, cheapest, few_fills
@@ -42,9 +42,9 @@ class Caps:
 
     def least(self, life: Life, weights: Weights) -> Taken:
         """That the tables of a life take, whichever they are."""
-        slot, few = self.slot, fewest_tables(life, self.slot)
-        blocks = [-(-least_weight(life, slot, ceiling) // slot) for ceiling in self.ceilings]
-        return least_weight(life, slot, weights) + few * weights.price, few, *blocks
+        few = fewest_tables(life, self.slot)
+        blocks = [ceiling.fewest(life, self.slot) for ceiling in self.ceilings]
+        return weights.least(life, self.slot) + few * weights.price, few, *blocks
 
 
 @dataclass(frozen=True)

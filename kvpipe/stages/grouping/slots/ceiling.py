@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.slots.baselines import Baseline
-from kvpipe.stages.grouping.slots.floor import least_weight
 from kvpipe.stages.grouping.slots.guard import TELLING, Load, loads
 from kvpipe.stages.grouping.slots.kinds import Life
-from kvpipe.stages.grouping.slots.weights import Scale
+from kvpipe.stages.grouping.slots.scale import Scale
 
 
 class Ceiling(Scale):
@@ -27,9 +26,11 @@ class Ceiling(Scale):
 
     def may_hold(self, lives: Sequence[Life], slot: int) -> bool:
         """False where no tables of this slot size take so few bytes."""
-        return sum(-(-least_weight(life, slot, self) // slot) for life in lives) * slot <= (
-            self.most_bytes
-        )
+        return sum([self.fewest(life, slot) for life in lives]) * slot <= self.most_bytes
+
+    def fewest(self, life: Life, slot: int) -> int:
+        """Blocks, whichever its tables are."""
+        return -(-self.least(life, slot) // slot)
 
 
 def ceiling(baselines: Sequence[Baseline], load: Load, length: int) -> Ceiling:
@@ -42,8 +43,8 @@ def ceiling(baselines: Sequence[Baseline], load: Load, length: int) -> Ceiling:
 
 
 def ceilings(baselines: Sequence[Baseline], limits: RequestLimits) -> Iterator[Ceiling]:
-    """Of requests that decode or read, at the lengths that tell most."""
+    """Of requests that decode, at the lengths that tell most."""
     longest = limits.max_model_len
-    for load in loads(limits)[:2]:
+    for load in loads(limits)[:1]:
         for n in (*(n for n in TELLING if n < longest), longest):
             yield ceiling(baselines, load, n)

@@ -95,9 +95,23 @@ class Life:
 
     def all_layers(self, tokens: int) -> int:
         """Bytes of one block that holds every layer."""
-        return sum(kind.count * kind.page(tokens) for kind in self.kinds)
+        return self._all_layers[tokens]
 
-    @property
+    @cached_property
+    def _all_layers(self) -> dict[int, int]:
+        return {t: sum(kind.count * kind.page(t) for kind in self.kinds) for t in self.sizes}
+
+    @cached_property
+    def width(self) -> int:
+        """The same of the smallest block."""
+        return self.all_layers(self.sizes[0])
+
+    @cached_property
+    def narrowest(self) -> int:
+        """Bytes of the smallest page of its first kind."""
+        return self.kinds[0].page(self.sizes[0])
+
+    @cached_property
     def is_fixed(self) -> bool:
         """Whether its blocks have one size, come what may."""
         return len(self.sizes) == 1

@@ -41,14 +41,17 @@ class Packing:
     """levels[j][s]: least weight of at most j tables that hold the layers of state s; the states
     are all parts of `counts`, the last of them all."""
 
-    def __init__(self, counts: tuple[int, ...], fills: Sequence[Fill], most: int) -> None:
+    def __init__(
+        self, counts: tuple[int, ...], fills: Sequence[Fill], most: int, least: int = 0
+    ) -> None:
+        """most: tables. least: weight that all layers have at least, so that no table more pays."""
         self.fills = fills
         self.states = list(product(*(range(n + 1) for n in counts)))
         number = {state: i for i, state in enumerate(self.states)}
         self._number = number
         self._rests = [rests_of(counts, fill.layers) for fill in fills]
         self.levels = [[0] + [NEVER] * (len(self.states) - 1)]
-        least = self._least(counts)
+        least = max(least, self._least(counts))
         while len(self.levels) <= most and self.levels[-1][-1] > least:
             more = self._one_table_more(self.levels[-1])
             if more == self.levels[-1]:  # and so would each table after it

@@ -24,14 +24,14 @@ from kvpipe.stages.grouping.slots.kinds import Blocks, Life, lives_of
 from kvpipe.stages.grouping.slots.options import SlotOptions
 from kvpipe.stages.grouping.slots.partition import Chunk
 from kvpipe.stages.grouping.slots.repack import of_specs, repacked
-from kvpipe.stages.grouping.slots.search import Bounds, SlotPlan, plans
+from kvpipe.stages.grouping.slots.search import Bounds, Search, SlotPlan
 from kvpipe.stages.grouping.slots.weights import ONE, Weights, fewest_bytes
 
 Layers = Mapping[str, KVCacheSpec]
 
 MOST_TRIED = 24  # plans, in ascending order of cost
 ROUNDS, MOST_LENGTHS = 4, 4  # of the search, each with so many lengths more at which plans failed
-NEAR = ONE // 500  # costs that differ by less are as good
+NEAR = ONE * 3 // 1000  # costs that differ by less are as good
 MOST_TABLES = 64  # where no engine's plan bounds them
 
 
@@ -81,11 +81,12 @@ class _Rule:
         self.weights = Weights(self.lives, self.limits, request.options)
         self.guard = Guard(self.limits)
         self.choices = self._choices()
+        self.search = Search(self.choices, self.weights)
 
     def found(self) -> SlotGroups:
         if self.request.options.objective == "fewest_tables":
             bounds = Bounds(num_tables=MOST_TABLES, slot_bytes=self._all_of_one_life())
-            plan = next(plans(self.choices, bounds, self.weights), None)
+            plan = next(self.search.plans(bounds), None)
             if plan is not None:
                 groups = self._assembled(plan)
                 return self._with_facts(groups, "fewest tables", self._not_worse_than(groups))
@@ -136,7 +137,7 @@ class _Rule:
     def _distinct_plans(self, bounds: Bounds) -> Iterator[SlotPlan]:
         """What several choices of block sizes have in common once."""
         seen = set[tuple[int, tuple[tuple[Chunk, ...], ...]]]()
-        for plan in plans(self.choices, bounds, self.weights):
+        for plan in self.search.plans(bounds):
             key = plan.slot_bytes, plan.tables
             if key not in seen:
                 seen.add(key)
@@ -164,7 +165,7 @@ class _Rule:
         )
 
     def _all_of_one_life(self) -> int:
-        return max(life.all_layers(life.sizes[0]) for life in self.lives)
+        return max(life.width for life in self.lives)
 
     def _most_grain(self) -> int:
         """0: no prefix is shared, any block size will do. Where the engines' plans share in coarser

@@ -14,8 +14,9 @@ from math import gcd, prod
 
 from kvpipe.stages.grouping.slots.capped import Caps, ways
 from kvpipe.stages.grouping.slots.ceiling import Ceiling
-from kvpipe.stages.grouping.slots.floor import fewest_tables, least_weight
+from kvpipe.stages.grouping.slots.scale import fewest_tables
 from kvpipe.stages.grouping.slots.kinds import Life
+from kvpipe.stages.grouping.slots.packing import NEVER
 from kvpipe.stages.grouping.slots.partition import Chunk, Found, Tables, cheapest
 from kvpipe.stages.grouping.slots.weights import Weights
 
@@ -59,36 +60,45 @@ class Bounds:
         return min(self.num_tables, self.first_token_bytes // max(1, slot * self.first_blocks))
 
 
-def plans(
-    choices: Sequence[Sequence[Life]], bounds: Bounds, weights: Weights
-) -> Iterator[SlotPlan]:
+class Search:
     """choices: the lives with the block sizes that may stand side by side, one choice each."""
-    waiting: list[tuple[int, int, int, SlotPlan]] = []
-    order = 0
-    for least, slot, which in sorted(_candidates(choices, bounds, weights)):
-        while waiting and waiting[0][0] <= least:
+
+    def __init__(self, choices: Sequence[Sequence[Life]], weights: Weights) -> None:
+        self.choices, self.weights = choices, weights
+        # (choice, slot, most tables) -> cost of the cheapest plan, where it was looked for
+        self._known: dict[tuple[int, int, int], int] = {}
+
+    def plans(self, bounds: Bounds) -> Iterator[SlotPlan]:
+        waiting: list[tuple[int, int, int, SlotPlan]] = []
+        order = 0
+        for least, slot, which in sorted(self._candidates(bounds)):
+            while waiting and waiting[0][0] <= least:
+                yield heappop(waiting)[-1]
+            if bounds.cost is not None and least >= bounds.cost:
+                break
+            if not all(each.may_hold(self.choices[which], slot) for each in bounds.ceilings):
+                continue
+            plans = list(_of_slot(self.choices[which], slot, bounds, self.weights))
+            if not bounds.caps:
+                cost = min((plan.cost for plan in plans), default=NEVER)
+                self._known[which, slot, bounds.tables_of(slot)] = cost
+            for plan in plans:
+                order += 1
+                heappush(waiting, (plan.cost, plan.num_tables, order, plan))
+        while waiting:
             yield heappop(waiting)[-1]
-        if bounds.cost is not None and least >= bounds.cost:
-            break
-        if not all(each.may_hold(choices[which], slot) for each in bounds.ceilings):
-            continue
-        for plan in _of_slot(choices[which], slot, bounds, weights):
-            order += 1
-            heappush(waiting, (plan.cost, plan.num_tables, order, plan))
-    while waiting:
-        yield heappop(waiting)[-1]
 
-
-def _candidates(
-    choices: Sequence[Sequence[Life]], bounds: Bounds, weights: Weights
-) -> Iterator[tuple[int, int, int]]:
-    """(least cost, slot, choice)."""
-    for which, lives in enumerate(choices):
-        narrowest = max(kind.page(life.sizes[0]) for life in lives for kind in life.kinds)
-        slots = {slot for life in lives for slot in _fills(life, bounds.slot_bytes)}
-        for slot in slots:
-            if narrowest <= slot and (least := _least_cost(lives, slot, bounds, weights)):
-                yield least, slot, which
+    def _candidates(self, bounds: Bounds) -> Iterator[tuple[int, int, int]]:
+        """(least cost, slot, choice)."""
+        for which, lives in enumerate(self.choices):
+            narrowest = max(kind.page(life.sizes[0]) for life in lives for kind in life.kinds)
+            slots = {slot for life in lives for slot in _fills(life, bounds.slot_bytes)}
+            for slot in slots:
+                if narrowest <= slot:
+                    least = _least_cost(lives, slot, bounds, self.weights)
+                    known = self._known.get((which, slot, bounds.tables_of(slot)), 0)
+                    if least is not None:
+                        yield max(least, known), slot, which
 
 
 def _fills(life: Life, most: int) -> set[int]:
@@ -129,7 +139,7 @@ def _least_cost(lives: Sequence[Life], slot: int, bounds: Bounds, weights: Weigh
     tables = [fewest_tables(life, slot) for life in lives]
     if sum(tables) > bounds.tables_of(slot):
         return None
-    weight = sum(least_weight(life, slot, weights) for life in lives)
+    weight = sum(weights.least(life, slot) for life in lives)
     return weight + sum(tables) * weights.price
 
 
