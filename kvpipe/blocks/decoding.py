@@ -91,7 +91,7 @@ class Decoding:
         for table, slots in self.groups:
             now = table.next_slot[rows]
             table.next_slot[rows] = now + table.advance[rows]
-            slots.extend(now, decode=True)
+            slots.extend_decode(now)
         if token_ids is not None and self.prefixes.enabled:
             self._note_many(given, computed, token_ids)
         return copies

@@ -26,7 +26,7 @@ from kvpipe.blocks.decoding import Decoding
 from kvpipe.blocks.drafts import Drafts
 from kvpipe.blocks.errors import BlockError
 from kvpipe.blocks.granting import Granter, Move
-from kvpipe.blocks.hashing import PrefixChain, PrefixIdentity, token_bytes
+from kvpipe.blocks.hashing import Chain, PrefixChain, PrefixIdentity, token_bytes
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.prefix_cache import PrefixCache
 from kvpipe.blocks.request import BlockCopy, LiveRequest, PrefixStats, SwappedRequest
@@ -101,7 +101,7 @@ class BlockManager:
         *,
         identity: PrefixIdentity | None = None,
         encoder_tokens: int | None = None,
-        chain: PrefixChain | None = None,
+        chain: Chain | None = None,
     ) -> int:
         """A new request. Returns how many of its first tokens are cached: their blocks are held
         from now on and need not be computed. At least one token of the prompt always remains.
@@ -116,8 +116,9 @@ class BlockManager:
         if not self.prefix_caching:
             chain = None
         elif chain is None and prompt_tokens is not None:
-            chain = PrefixChain(self.granule, identity or PrefixIdentity())
-            chain.extend(prompt_tokens)
+            hashed = PrefixChain(self.granule, identity or PrefixIdentity())
+            hashed.extend(prompt_tokens)
+            chain = hashed
         if prompt_tokens is not None:
             self._granter.refuse_length(request, len(prompt_tokens))
         elif chain is not None:
@@ -144,7 +145,7 @@ class BlockManager:
         copies = self._granter.grant([Move(live, computed, num_new_tokens, lookahead)])
         for table, slots in zip(self.tables, self._slots, strict=True):
             written = table.spec.written(computed, num_new_tokens, live.limits)
-            slots.extend(table.slots(live.row, written), decode=False)
+            slots.all.extend_later(table.later_slots(live.row, written))
         self._seats.num_tokens[live.row] = computed + num_new_tokens
         self._granter.look_anew(live.row)
         if live.chain is not None:
