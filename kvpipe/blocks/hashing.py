@@ -125,7 +125,8 @@ class PrefixChain:
         whole = len(raw) // size * size
         keys, media = self.keys, self.identity.media
         key = keys[-1] if keys else self._root
-        for (tokens_of_one,) in iter_unpack(f"{size}s", raw[:whole]):
+        pieces = iter_unpack(f"{size}s", raw[:whole]) if whole != size else ((raw[:size],),)
+        for (tokens_of_one,) in pieces:
             content = key + tokens_of_one
             if media:
                 content += self._media_bytes(len(keys) * self.granule)

@@ -149,7 +149,8 @@ class BlockManager:
         self._seats.num_tokens[live.row] = computed + num_new_tokens
         self._granter.look_anew(live.row)
         if live.chain is not None:
-            live.pending.extend(np.asarray(token_ids).tolist())
+            if len(token_ids):
+                live.pending.extend(np.asarray(token_ids).tolist())
             self.prefixes.complete(live, computed, num_new_tokens)
         return copies
 
@@ -235,7 +236,7 @@ class BlockManager:
     # --- what kernels read -------------------------------------------------------------------
     def begin_step(self) -> None:
         """The step before has run: forget its slots; the states it computed may be hit."""
-        self.prefixes.begin_step()
+        self.prefixes.unwritten.clear()
         for slots in self._slots:
             slots.clear()
 
@@ -345,7 +346,8 @@ class BlockManager:
                 "fit (max_num_batched_tokens): allocate a smaller chunk"
             )
         self._granter.refuse_length(live.name, computed + new)
-        token_bytes(token_ids)
+        if len(token_ids):
+            token_bytes(token_ids)
         known = live.known_tokens + len(token_ids)
         if live.chain is not None and known < computed + new:
             raise BlockError(

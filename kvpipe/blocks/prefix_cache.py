@@ -27,7 +27,8 @@ _Found = Mapping[int, Sequence[int | None]]  # group -> block of each index, Non
 
 
 class PrefixCache:
-    """enabled: asked for, and possible. granule: tokens between two keys of a chain."""
+    """enabled: asked for, and possible. granule: tokens between two keys of a chain. unwritten:
+    blocks of states that this very step computes; `begin_step` empties it."""
 
     def __init__(self, pool: BlockPool, tables: Sequence[GroupTable], wanted: bool) -> None:
         self.pool, self.tables = pool, tables
@@ -38,12 +39,7 @@ class PrefixCache:
         # but for the first group's, which are the shorter ones.
         self._suffixes = [group.to_bytes(2, "little") * bool(group) for group in range(len(tables))]
         self._queried = self._hit = 0
-        self._unwritten: set[int] = set()  # blocks of states that this step computes
-
-    def begin_step(self) -> None:
-        """The step before has run: all that it computed may be read."""
-        if self._unwritten:
-            self._unwritten.clear()
+        self.unwritten: set[int] = set()
 
     def stats(self) -> PrefixStats:
         return PrefixStats(queried_tokens=self._queried, hit_tokens=self._hit)
@@ -86,8 +82,8 @@ class PrefixCache:
         """The block that holds each of those indices of a chain in a group, None where none may be
         read by this step."""
         found = self.pool.lookup(self._keys(chain, group, at))
-        if self._unwritten and self.tables[group].is_state:
-            return [None if block in self._unwritten else block for block in found]
+        if self.unwritten and self.tables[group].is_state:
+            return [None if block in self.unwritten else block for block in found]
         return found
 
     def _hold(self, live: LiveRequest, found: _Found, length: int) -> None:
@@ -124,7 +120,7 @@ class PrefixCache:
             blocks, keys = blocks[here], [keys[i] for i in here]
         self.pool.register(blocks, keys)
         if table.is_state:
-            self._unwritten.update(blocks.tolist())
+            self.unwritten.update(blocks.tolist())
 
     def complete_at(self, live: LiveRequest, stored: int) -> None:
         """The same after a decode step, which brought the `stored`-th token."""
@@ -141,7 +137,7 @@ class PrefixCache:
             if block > 0:
                 self.pool.register_one(block, key + self._suffixes[g])
                 if table.is_state:
-                    self._unwritten.add(block)
+                    self.unwritten.add(block)
 
     def _keys(self, chain: Chain, group: int, at: range) -> list[bytes]:
         """The keys of the group's blocks at those indices."""

@@ -63,16 +63,16 @@ class GroupSlots:
         self.all = GrowingSlots()
         self.decode = GrowingSlots()
         self._keep_decode = keep_decode
+        if not keep_decode:  # one call less a step and request
+            self.clear, self.push_decode = self.all.clear, self.all.push
 
     def clear(self) -> None:
         self.all.clear()
-        if self._keep_decode:
-            self.decode.clear()
+        self.decode.clear()
 
     def push_decode(self, slot: int) -> None:
         self.all.push(slot)
-        if self._keep_decode:
-            self.decode.push(slot)
+        self.decode.push(slot)
 
     def extend_decode(self, slots: Slots) -> None:
         self.all.extend(slots)
