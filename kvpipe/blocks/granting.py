@@ -147,7 +147,7 @@ class Granter:
         table.put(row, change.copy, new)
         return [BlockCopy(group, *pair) for pair in zip(old.tolist(), new.tolist(), strict=True)]
 
-    # --- one, and a few, without numpy ------------------------------------------------------------------
+    # --- one, and a few, without numpy ---------------------------------------------------------
     def grant_one(self, row: int, stored: int) -> bool:
         """One decode token for a row that only decodes. False: nothing was done."""
         until = self.limits.max_model_len

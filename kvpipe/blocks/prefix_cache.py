@@ -58,7 +58,7 @@ class PrefixCache:
 
     def _longest(self, chain: Chain, length: int) -> tuple[int, _Found]:
         """Each group lowers the length to what it can serve, until none does. Most prompts are new:
-        only _FIRST blocks are looked up before the rest has had to be, and what was not is taken
+        _FIRST blocks are looked up, then four times as many, and so on; what was not yet is taken
         for cached, which can only make the length too long."""
         found: dict[int, list[int | None]] = {g: [] for g in range(len(self.tables))}
         most, settled = _FIRST, False
@@ -75,7 +75,7 @@ class PrefixCache:
                 if served < length:
                     length, settled = served, False
                 elif len(blocks) < num:
-                    most, settled = num, False
+                    most, settled = 4 * most, False
         return length, found
 
     def _find(self, chain: Chain, group: int, at: range) -> list[int | None]:
