@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from typing_extensions import Self
 
+from kvpipe.engines.llama_cpp_printed import CachePrinted, StatesPrinted, lines
 from kvpipe.engines.llama_cpp_sizes import MOST_SEQUENCES, Context, context_of
 from kvpipe.engines.llama_cpp_types import BLOCK_BYTES, CacheType, is_quantised, row_bytes, stores
 from kvpipe.engines.planned import (
@@ -32,7 +33,7 @@ from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.specs.edges import largest
 from kvpipe.text.quantities import Bytes
 
-MIB, GIB = 2**20, 2**30
+GIB = 2**30
 MARGIN = GIB  # that automatic fitting leaves on a device
 LOGIT_BYTES = 4
 
@@ -232,14 +233,32 @@ class LlamaCpp(PlannedEngine):
 
     # --- what it prints, how it starts ---
     def printed(self, question: Question, pools: Pools) -> tuple[str, ...]:
-        lines = []
-        for pool in pools.pools:
-            size = pool.num_bytes / MIB
-            if pool.unit == "cell":
-                lines.append(f"llama_kv_cache: size = {size:7.2f} MiB ({pool.count:6d} cells)")
-            else:
-                lines.append(f"llama_memory_recurrent: size = {size:7.2f} MiB ({pool.count} cells)")
-        return tuple(lines)
+        """Of all devices together, as it does. States are counted by the rows of every layer."""
+        layers = stored(question.layers, self.title)
+        context = self._for(pools.max_requests or 1, question, layers)
+        caches = [(context.cells, layers.full)] if layers.full else []
+        caches += [(context.windows[window], rows) for window, rows in layers.windows.items()]
+        found = [self._cache(context, cells, rows) for cells, rows in caches]
+        return lines([*found, *_states_printed(layers, context, question.model.num_layers)])
+
+    def _cache(self, context: Context, cells: int, rows: Sequence[StoredRow]) -> CachePrinted:
+        arrays = [array for row in rows for array in row.arrays]
+        width = {"k": 0, "v": 0}
+        for array in arrays:
+            width["v" if array.name == "v" else "k"] += row_bytes(
+                array.num_heads * array.width, self._type(array.name)
+            )
+        held = cells * context.streams
+        return CachePrinted(
+            cells=cells,
+            layers=len(rows),
+            sequences=context.sequences,
+            streams=context.streams,
+            type_k=self.options.type_k,
+            type_v=self.options.type_v,
+            keys=held * width["k"],
+            values=held * width["v"],
+        )
 
     def start(self, question: Question, pools: Pools) -> Start:
         options, sequences = self.options, pools.max_requests or 1
@@ -263,6 +282,16 @@ def _demand(context: Context, cells: int, shared: Demand) -> Demand:
 
 def _flat(layers: Stored) -> list[StoredRow]:
     return [row for rows in layers.windows.values() for row in rows]
+
+
+def _states_printed(layers: Stored, context: Context, num_layers: int) -> Iterator[StatesPrinted]:
+    if layers.states:
+        yield StatesPrinted(
+            rows=context.sequences,
+            layers=num_layers,
+            convolution=context.sequences * 4 * sum(s.conv_numbers for s in layers.states),
+            scan=context.sequences * 4 * sum(s.numbers - s.conv_numbers for s in layers.states),
+        )
 
 
 def _states(layers: Stored, context: Context) -> Iterator[EnginePool]:

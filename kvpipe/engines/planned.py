@@ -70,6 +70,11 @@ class Question:
     cache_bytes: int | None = None
     activations: Callable[[int, int], int] = field(default=lambda tokens, requests: 0)
 
+    @property
+    def layers(self) -> tuple[CacheLayer, ...]:
+        """Of all stages."""
+        return tuple(layer for rank in self.ranks for layer in rank.layers)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:

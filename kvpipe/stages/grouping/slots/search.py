@@ -14,10 +14,10 @@ from math import gcd, prod
 
 from kvpipe.stages.grouping.slots.capped import Caps, ways
 from kvpipe.stages.grouping.slots.ceiling import Ceiling
-from kvpipe.stages.grouping.slots.scale import fewest_tables
 from kvpipe.stages.grouping.slots.kinds import Life
 from kvpipe.stages.grouping.slots.packing import NEVER
 from kvpipe.stages.grouping.slots.partition import Chunk, Found, Tables, cheapest
+from kvpipe.stages.grouping.slots.scale import fewest_tables
 from kvpipe.stages.grouping.slots.weights import Weights
 
 MOST_MIXTURES = 2_000  # of layers of several kinds in one table
