@@ -98,8 +98,8 @@ def _resident(spec: KVCacheSpec) -> Iterator[str]:
 
 
 def _survives(spec: KVCacheSpec) -> Iterator[str]:
-    """No position that a later query reads is lost with the step; and none is kept for nothing, where
-    the spec frees any."""
+    """No position that a later query reads is lost with the step; and none is kept for nothing,
+    where the spec frees any."""
     for limits in (each for each in limits_of(spec) if each.max_model_len != LENGTHS[1]):
         span = spec.tokens_per_block(limits)
         for computed, new in steps(limits):

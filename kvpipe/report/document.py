@@ -53,7 +53,12 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
 
 def _capacity(plan: Plan) -> dict[str, Any] | None:
     cap = plan.capacity
-    return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
+    if cap is None:
+        return None
+    told = {**asdict(cap), "requests_running": cap.requests_running}
+    if not cap.scratch_blocks:  # not asked for, or of no use
+        del told["scratch_blocks"]
+    return told
 
 
 _LEAVES = (str, int, float, bool, type(None))
@@ -110,6 +115,7 @@ def _rank(rank: RankPlan) -> dict[str, Any]:
         "required_bytes": rank.required_bytes,
         "stranded_bytes": rank.stranded_bytes,
         "printed": asdict(rank.printed),
+        **({"scratch": plain(config.scratch)} if config.scratch else {}),
         "groups": [_group(group, config) for group in config.groups],
         "tensors": [
             {"size_bytes": tensor.size_bytes, "pages": [asdict(page) for page in tensor.pages]}
