@@ -14,7 +14,9 @@ request's slot b is  b * slot_units.  The tables of a group's layers differ by o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from kvpipe.layouts.base import ArrayView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +37,22 @@ class GroupScratch:
     def shift(self, layer: str) -> int:
         """KeyError for a layer of another group."""
         return dict(self.shifts)[layer]
+
+
+def in_units(
+    view: ArrayView, scratch: GroupScratch, buffer_bytes: int, block_size: int
+) -> ArrayView | None:
+    """A layer's array with one place a unit, from its own page of slot 0 to the buffer's end. Where
+    a slot is one page, its places are the blocks. None: its pages are not whole blocks, slot after
+    slot."""
+    unit, units = scratch.unit_bytes, scratch.slot_units
+    if view.shape[1] != block_size:
+        return None
+    if units == 1:
+        return view
+    if view.strides[0] != unit * units:
+        return None
+    counts, (_, *strides) = view.shape[1:], view.strides
+    last = sum((count - 1) * stride for count, stride in zip(counts, strides, strict=True))
+    places = (buffer_bytes - view.offset - last - strides[-1]) // unit + 1
+    return replace(view, shape=(places, *counts), strides=(unit, *strides))

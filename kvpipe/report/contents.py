@@ -100,8 +100,9 @@ def _capacity(
     ]
     if cap.scratch_blocks:
         paragraphs.append(
-            "of a prefill chunk windows store what survives it: the rest lies in up to "
-            f"{count(cap.scratch_blocks, 'scratch slot')}, in which layers take turns"
+            "of a prefill chunk windows store what survives it; the rest lies in up to "
+            f"{count(cap.scratch_blocks, 'scratch slot')}, in which layers take turns (so the peak "
+            "is counted from above)"
         )
     return Section(
         title=f"Capacity ({how_exact(plan, profile)})",

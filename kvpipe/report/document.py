@@ -115,13 +115,27 @@ def _rank(rank: RankPlan) -> dict[str, Any]:
         "required_bytes": rank.required_bytes,
         "stranded_bytes": rank.stranded_bytes,
         "printed": asdict(rank.printed),
-        **({"scratch": plain(config.scratch)} if config.scratch else {}),
+        **({"scratch": _scratch(config)} if config.scratch else {}),
         "groups": [_group(group, config) for group in config.groups],
         "tensors": [
             {"size_bytes": tensor.size_bytes, "pages": [asdict(page) for page in tensor.pages]}
             for tensor in config.tensors
         ],
     }
+
+
+def _scratch(config: KVCacheConfig) -> list[dict[str, int]]:
+    """Of the groups whose chunks lie in scratch."""
+    return [
+        {
+            "group": group,
+            "pages_per_slot": each.pages_per_slot,
+            "pitch_bytes": each.pitch_units * each.unit_bytes,
+            "unit_bytes": each.unit_bytes,
+        }
+        for group, each in enumerate(config.scratch)
+        if each is not None
+    ]
 
 
 def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:

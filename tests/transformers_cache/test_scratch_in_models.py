@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from equality import BLOCK_SIZE, NEW_TOKENS, assert_equal, generate, max_difference, reference
-from test_equality import tiers
 from tiny_models import WINDOW, prompts
 
 import kvpipe
@@ -45,8 +46,9 @@ def served(model: Any, plan: Plan, **options: Any) -> tuple[Any, Any]:
         cache.bound.unbind()
 
 
-@pytest.mark.parametrize("block_size", [8, pytest.param(3, marks=pytest.mark.full)])
-@pytest.mark.parametrize("family", tiers(FAMILIES, ("gemma2",)))
+@pytest.mark.parametrize("block_size", [8, 3])
+@pytest.mark.full
+@pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_and_logits_are_those_of_transformers(family: str, block_size: int) -> None:
     model = reference(family).model
     own = generate(model, prompts(LENGTHS), prefill_chunk_size=CHUNK)
@@ -66,8 +68,9 @@ def test_uneven_chunks_of_layers_share_scratch() -> None:
     few = SlotOptions(objective="fewest_tables", table_price=0.2)
     plan = plan_of(model, scratch=True, slots=few)
     assert len(plan.groups) == 2 and len({group.spec.block_size for group in plan.groups}) == 2
-    own = generate(model, prompts(LENGTHS), prefill_chunk_size=CHUNK)
-    found, _ = served(model, plan)
+    few_tokens = {"max_new_tokens": 9, "min_new_tokens": 9}
+    own = generate(model, prompts(LENGTHS), prefill_chunk_size=CHUNK, **few_tokens)
+    found, _ = served(model, plan, **few_tokens)
     assert_equal(own, found)
     assert max_difference(own, found) == 0.0
 
@@ -98,3 +101,27 @@ def test_what_cannot_go_with_scratch_is_said() -> None:
     cache = bind(model, plan, mode="auto")
     cache.bound.unbind()
     assert cache.bound.mode == "gather"
+
+
+@pytest.mark.full
+def test_auto_is_on_where_the_binding_gathers_and_no_prefix_is_cached(tmp_path: Path) -> None:
+    model = reference("gemma2").model
+    described = model.config.to_dict() | {"architectures": [type(model).__name__]}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    words = ["model=hf", f"model.path={tmp_path}", "binding=transformers", "model.dtype=float32"]
+    words += ["binding.new_tokens=8", "binding.prompt_tokens=[90,31]", "backend=torch"]
+    words += ["scheduler.max_model_len=128", "scheduler.max_num_batched_tokens=64"]
+
+    def run(*overrides: str) -> Any:
+        return kvpipe.run([*words, *overrides])
+
+    made = run("cache.enable_prefix_caching=false")
+    assert any(made.plan.ranks[0].config.scratch)
+    proof = made.bound[0].verify
+    assert proof.passed and "mode gather" in proof.summary
+    for overrides in (
+        ["cache.enable_prefix_caching=true"],
+        ["cache.enable_prefix_caching=false", "binding.mode=direct"],
+        ["cache.enable_prefix_caching=false", "grouping.scratch=off"],
+    ):
+        assert run(*overrides).plan.ranks[0].config.scratch == ()

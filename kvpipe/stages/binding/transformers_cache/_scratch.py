@@ -7,10 +7,9 @@ own table says, and gathers through that table: see `blocks/scratch.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from kvpipe.cache.scratch import GroupScratch
+from kvpipe.cache.scratch import GroupScratch, in_units
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import ArrayView
 from kvpipe.stages.binding.transformers_cache._layers import PagedArrays
@@ -32,30 +31,18 @@ class ScratchedArrays(PagedArrays):
         return tuple(self._in_units(view) for view in views)
 
     def _in_units(self, view: ArrayView) -> ArrayView:
-        """The same pages, and all that lie a whole number of units behind its first. Where a slot
-        is one page they are all there is, wherever K and V lie."""
-        unit, units = self._scratch.unit_bytes, self._scratch.slot_units
-        if units == 1:
-            return view
-        _, tokens, heads, width = view.shape
-        ends = view.offset + sum(
-            (count - 1) * stride
-            for count, stride in zip((tokens, heads, width), view.strides[1:], strict=True)
-        )
         whole = self.store.buffers.buffers[view.buffer].num_bytes
-        count = (whole - ends - view.strides[3]) // unit + 1
-        in_order = tokens == self.block_size and view.strides[0] == unit * units
-        if not in_order or count * tokens >= MOST_SLOTS:
+        placed = in_units(view, self._scratch, whole, self.block_size)
+        if placed is None or placed.shape[0] * placed.shape[1] >= MOST_SLOTS:
             raise ConfigError(
                 Problem(
                     "grouping.scratch",
-                    f"pages of whole blocks, slot after slot, and at most {MOST_SLOTS:,} places",
-                    f"{tokens} of {self.block_size} tokens, {count * tokens:,} places "
-                    f"({self.layer})",
+                    f"pages of whole blocks, slot after slot, of at most {MOST_SLOTS:,} places",
+                    f"others in {self.layer}",
                     "grouping.scratch=off",
                 )
             )
-        return replace(view, shape=(count, *view.shape[1:]), strides=(unit, *view.strides[1:]))
+        return placed
 
     @property
     def in_use(self) -> bool:
