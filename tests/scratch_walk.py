@@ -8,10 +8,11 @@ window begins, but `visible`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from kvpipe.blocks import BlockManager
+from kvpipe.blocks import BlockManager, OutOfBlocks
 from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec
 from kvpipe.cache.scratch import GroupScratch
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
@@ -65,6 +66,8 @@ class Arena:
     live: dict[Hashable, Served] = field(default_factory=dict)
     queries: int = 0
     most_held: int = 0
+    refused: int = 0
+    last_decoded: bool = False
 
     def add(self, name: Hashable, num_tokens: int) -> None:
         self.manager.add_request(name)
@@ -76,10 +79,12 @@ class Arena:
         self.manager.begin_step()
         granted: list[tuple[Hashable, int]] = []
         for name, new in chunks.items():
-            self.copy(self.manager.allocate(name, new))
-            granted.append((name, new))
-        if decoded:
-            self.copy(self.manager.append(decoded, None, drafts))
+            if self.granted(lambda n=name, new=new: self.manager.allocate(n, new)):  # type: ignore[misc]
+                granted.append((name, new))
+        self.last_decoded = bool(decoded) and self.granted(
+            lambda: self.manager.append(decoded, None, drafts)
+        )
+        if self.last_decoded:
             granted += [(name, 1 + drafts) for name in decoded]
         held = self.manager.pool.num_blocks - 1 - self.manager.pool.num_free
         self.most_held = max(self.most_held, held)
@@ -89,6 +94,17 @@ class Arena:
         for name, new in granted:
             self.live[name].stored += new if name in chunks else 1
         self.manager.end_step()
+
+    def granted(self, grant: Callable[[], tuple[object, ...]]) -> bool:
+        """Whether there was room; where there was none, nothing has changed."""
+        before = self.manager.pool.num_free, list(self.manager.scratch.slots)
+        try:
+            self.copy(grant())
+        except OutOfBlocks:
+            assert before == (self.manager.pool.num_free, self.manager.scratch.slots)
+            self.refused += 1
+            return False
+        return True
 
     def copy(self, copies: tuple[object, ...]) -> None:
         """A forked block's first write: all its bytes, before any layer runs."""
@@ -163,6 +179,22 @@ class Arena:
     def fork(self, parent: Hashable, child: Hashable) -> None:
         self.manager.fork(parent, child)
         self.live[child] = replace(self.live[parent])
+
+    def swap(self, name: Hashable) -> None:
+        """Out to somewhere else, and in again at other blocks."""
+        units, served = self.manager.config.bytes_per_block, self.live.pop(name)
+
+        def save(group: int, ids: Any) -> list[list[dict[int, Value]]]:
+            return [[dict(self.memory.get(b * units + u, {})) for u in range(units)] for b in ids]
+
+        def restore(group: int, ids: Any, packed: list[list[dict[int, Value]]]) -> None:
+            for block, cells in zip(ids, packed, strict=True):
+                for unit, cell in enumerate(cells):
+                    self.memory[block * units + unit] = cell
+
+        self.manager.swap_out(name, save)
+        self.manager.swap_in(name, restore)
+        self.live[name] = served
 
     def accept(self, name: Hashable, num: int) -> None:
         self.manager.accept(name, num)
