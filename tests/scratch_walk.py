@@ -19,6 +19,7 @@ from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.runs import indices
 
 Value = tuple[object, ...]
+Granted = tuple[Hashable, int, int]  # request, tokens stored before, new ones
 
 
 def arena_of(
@@ -73,26 +74,34 @@ class Arena:
         self.manager.add_request(name)
         self.live[name] = Served(list(range(num_tokens)))
 
-    def step(self, chunks: dict[Hashable, int], decoded: list[Hashable], drafts: int = 0) -> None:
+    def step(
+        self,
+        chunks: dict[Hashable, int] | list[tuple[Hashable, int]],
+        decoded: list[Hashable],
+        drafts: int = 0,
+    ) -> None:
         """Chunks of prompts, then one token (and drafts after it) of each of `decoded`: granted,
         then layer after layer."""
         self.manager.begin_step()
-        granted: list[tuple[Hashable, int]] = []
-        for name, new in chunks.items():
+        granted: list[Granted] = []
+        stored = {name: served.stored for name, served in self.live.items()}
+        for name, new in chunks.items() if isinstance(chunks, dict) else chunks:
             if self.granted(lambda n=name, new=new: self.manager.allocate(n, new)):  # type: ignore[misc]
-                granted.append((name, new))
+                granted.append((name, stored[name], new))
+                stored[name] += new
         self.last_decoded = bool(decoded) and self.granted(
             lambda: self.manager.append(decoded, None, drafts)
         )
         if self.last_decoded:
-            granted += [(name, 1 + drafts) for name in decoded]
+            granted += [(name, stored[name], 1 + drafts) for name in decoded]
+            stored |= {name: stored[name] + 1 for name in decoded}
         held = self.manager.pool.num_blocks - 1 - self.manager.pool.num_free
         self.most_held = max(self.most_held, held)
         for group, spec in enumerate(self.manager.config.groups):
             for layer in spec.layer_names:
                 self.run_layer(group, layer, granted)
-        for name, new in granted:
-            self.live[name].stored += new if name in chunks else 1
+        for name, served in self.live.items():
+            served.stored = stored[name]
         self.manager.end_step()
 
     def granted(self, grant: Callable[[], tuple[object, ...]]) -> bool:
@@ -119,10 +128,10 @@ class Arena:
         return config.bytes_per_block, (config.scratch or (None,) * len(config.groups))[group]
 
     # --- one layer -------------------------------------------------------------------------------
-    def run_layer(self, group: int, layer: str, granted: list[tuple[Hashable, int]]) -> None:
+    def run_layer(self, group: int, layer: str, granted: list[Granted]) -> None:
         manager, size = self.manager, self.manager.config.groups[group].spec.block_size
         units, scratch = self._units(group)
-        names = [name for name, _ in granted]
+        names = list(dict.fromkeys(name for name, *_ in granted))
         start = self._own_page(group, layer)
         if scratch is not None and manager.scratch.used_by(group):
             shift = scratch.shift(layer)
@@ -138,16 +147,16 @@ class Arena:
             ids = manager.block_table(group, names).tolist()
             table = [[-1 if i <= 0 else i * units for i in row] for row in ids]
         at = 0
-        for name, new in granted:
-            for position in range(self.live[name].stored, self.live[name].stored + new):
+        for name, first, new in granted:
+            for position in range(first, first + new):
                 if slots[at] >= 0:
                     cell = self.memory.setdefault(start + slots[at] // size, {})
                     cell[slots[at] % size] = (layer, name, position)
                 at += 1
         assert at == len(slots)
-        for row, (name, new) in zip(table, granted, strict=True):
-            for query in range(self.live[name].stored, self.live[name].stored + new):
-                self.reads(group, layer, start, row, name, query)
+        for name, first, new in granted:
+            for query in range(first, first + new):
+                self.reads(group, layer, start, table[names.index(name)], name, query)
 
     def reads(
         self, group: int, layer: str, start: int, row: list[int], name: Hashable, query: int

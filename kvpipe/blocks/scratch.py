@@ -80,7 +80,7 @@ class StepScratch:
     ) -> Change:
         """What a prefill step (tokens stored, new ones) really takes of a group's blocks."""
         if self.groups[group] is None or row in self.granted:
-            return change  # a row's second grant in a step reads what the first has yet to write
+            return change  # a request is granted once a step: a second grant is as without scratch
         table, stop = self.tables[group], sum(step)
         stays = table.spec.survives(*step, limits)
         aside = [i for i in change.take if i < stop // table.span and not has(stays, i)]
