@@ -13,13 +13,15 @@ from scratch_walk import Arena, arena_of
 import kvpipe
 from kvpipe.backends.host import HostBackend
 from kvpipe.backends.torch_ import TorchBackend
-from kvpipe.blocks import BlockManager, OutOfBlocks
+from kvpipe.blocks import BlockError, BlockManager, OutOfBlocks
 from kvpipe.cache.plan import Plan
+from kvpipe.embed import Pool
 from kvpipe.engines.base import EngineRules
 from kvpipe.engines.kvpipe import PLUGIN as KVPIPE
 from kvpipe.engines.vllm_0_17 import PLUGIN as VLLM_0_17
 from kvpipe.engines.vllm_0_33 import PLUGIN as VLLM_0_33
 from kvpipe.errors import ConfigError
+from kvpipe.integrations import own_module
 from kvpipe.request.confdir import shipped_option
 from kvpipe.simulation import read_trace, replay
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
@@ -438,6 +440,30 @@ def test_scratch_that_cannot_be_is_refused_with_the_way_out(words: str, knob: st
         command("grouping.scratch=on", "backend=meta", words)
     (problem,) = error.value.problems
     assert problem.key == "grouping.scratch" and problem.knob == knob
+
+
+def test_ranks_use_scratch_alike_or_not_at_all() -> None:
+    """One manager gives blocks to all of them."""
+    limits = RequestLimits(max_model_len=4096, max_num_batched_tokens=1024)
+    options: dict[str, Any] = {"prefix_caching": False, "scratch": True, "compared": ()}
+    layers = layers_of((sliding(16, 64), 6), (full(16), 3))
+    alike = plan([layers, layers], limits, 4 << 20, **options)
+    one, other = (rank.config.scratch for rank in alike.ranks)
+    assert any(one) and one == other
+    unlike = plan([layers[:5], layers[5:]], limits, 4 << 20, **options)
+    assert [rank.config.scratch for rank in unlike.ranks] == [(), ()]
+    assert [note.knob for note in unlike.notes].count("grouping.scratch") == 1
+
+
+def test_who_reads_blocks_only_refuses_a_plan_with_scratch() -> None:
+    limits = RequestLimits(max_model_len=400, max_num_batched_tokens=120)
+    layers = PROVEN["uneven chunks"]
+    made = plan(layers, limits, 1 << 20, prefix_caching=False, scratch=True)
+    for opened in (Pool.open, own_module.bind):
+        with pytest.raises(ConfigError, match="plan: expected one without scratch"):
+            opened(made)
+    with pytest.raises(BlockError, match="scratch keeps no prefixes"):
+        BlockManager.from_plan(made, prefix_caching=True)
 
 
 def test_scratch_without_a_window_says_that_it_does_nothing() -> None:

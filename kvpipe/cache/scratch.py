@@ -14,8 +14,10 @@ request's slot b is  b * slot_units.  The tables of a group's layers differ by o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import ArrayView
 
 
@@ -37,6 +39,19 @@ class GroupScratch:
     def shift(self, layer: str) -> int:
         """KeyError for a layer of another group."""
         return dict(self.shifts)[layer]
+
+
+def refuse_scratch(groups: Sequence[GroupScratch | None], reader: str) -> None:
+    """ConfigError where a plan uses scratch, through which `reader` does not read."""
+    if any(groups):
+        raise ConfigError(
+            Problem(
+                "plan",
+                f"one without scratch: {reader} reads blocks only",
+                "one whose prefill chunks lie in scratch",
+                "grouping.scratch=off, or plan(..., scratch=False)",
+            )
+        )
 
 
 def in_units(

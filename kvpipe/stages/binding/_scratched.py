@@ -130,33 +130,49 @@ def _turns(
 def _run(turn: _Turn, manager: BlockManager, buffers: KVBuffers) -> tuple[int, int]:
     """Rows read back, and how many of both readings were not what belongs there."""
     import numpy as np
+
+    _write(turn, manager, buffers)
+    size = turn.placed.shape[1]
+    seen = np.arange(turn.first, turn.computed + turn.new)
+    table = manager.step_table(turn.group, [0])
+    indices = slice(turn.first // size, (turn.computed + turn.new - 1) // size + 1)
+    expected = _names(turn, seen)
+    found = _gathered(turn, table.of_layer(turn.shift)[0, indices], len(seen), buffers)
+    wrong = int((found != expected).any(axis=1).sum())
+    places = table.values[0, indices], table.aside[0, indices]
+    scratch = manager.scratch.groups[turn.group]
+    assert scratch is not None, "a turn is of a group that uses scratch"
+    return len(seen), wrong + _wrong_in_memory(turn, places, scratch, buffers, expected)
+
+
+def _write(turn: _Turn, manager: BlockManager, buffers: KVBuffers) -> None:
+    """What leaves the blocks is copied first, then the step's rows are written."""
+    import numpy as np
     import torch
 
     backend, buffer = buffers.backend, buffers.buffers[turn.placed.buffer]
-    size, shift = turn.placed.shape[1], turn.shift
     sources, targets = manager.scratch.moves(turn.group)
-    pairs = list(zip(sources.tolist(), targets.of_layer(shift).tolist(), strict=True))
+    pairs = list(zip(sources.tolist(), targets.of_layer(turn.shift).tolist(), strict=True))
     if pairs:
         backend.copy_blocks(buffers.buffers, [turn.placed], pairs)
     written = np.arange(turn.computed, turn.computed + turn.new)
     new = torch.from_numpy(_names(turn, written)).to(buffer.data.device)
     typed = new.view(backend.array(buffer, turn.placed).dtype)
-    slots = torch.from_numpy(manager.step_slots(turn.group).of_layer(shift))
-    shape = (turn.new, *turn.placed.shape[2:])
-    backend.write_kv(buffer, turn.placed, typed.reshape(shape), slots.to(new.device))
-    table = manager.step_table(turn.group, [0])
-    first, stop = turn.first // size, -(-(turn.computed + turn.new) // size)
-    entries = table.of_layer(shift)[0, first:stop]
-    ids = torch.from_numpy(entries.astype(np.int32)).to(new.device)
-    seen = np.arange(turn.first, turn.computed + turn.new)
-    count = len(seen) + turn.first - first * size
-    rows = backend.gather(buffer, turn.placed, ids, count, size)[turn.first - first * size :]
-    found = rows.contiguous().view(torch.uint8).reshape(len(seen), -1).cpu().numpy()
-    expected = _names(turn, seen)
-    wrong = int((found != expected).any(axis=1).sum())
-    places = table.values[0, first:stop], table.aside[0, first:stop]
-    wrong += _wrong_in_memory(turn, places, manager.scratch.groups[turn.group], buffers, expected)
-    return len(seen), wrong
+    slots = torch.from_numpy(manager.step_slots(turn.group).of_layer(turn.shift))
+    rows = typed.reshape(turn.new, *turn.placed.shape[2:])
+    backend.write_kv(buffer, turn.placed, rows, slots.to(new.device))
+
+
+def _gathered(turn: _Turn, entries: Any, num_rows: int, buffers: KVBuffers) -> Any:
+    """[num_rows, bytes of a row] uint8, through a layer's own table, from `turn.first` on."""
+    import numpy as np
+    import torch
+
+    buffer, size = buffers.buffers[turn.placed.buffer], turn.placed.shape[1]
+    skipped = turn.first % size
+    ids = torch.from_numpy(entries.astype(np.int32)).to(buffer.data.device)
+    rows = buffers.backend.gather(buffer, turn.placed, ids, skipped + num_rows, size)[skipped:]
+    return rows.contiguous().view(torch.uint8).reshape(num_rows, -1).cpu().numpy()
 
 
 def _names(turn: _Turn, positions: Any) -> Any:
@@ -171,11 +187,14 @@ def _names(turn: _Turn, positions: Any) -> Any:
 
 
 def _wrong_in_memory(
-    turn: _Turn, places: tuple[Any, Any], scratch: Any, buffers: KVBuffers, expected: Any
+    turn: _Turn,
+    places: tuple[Any, Any],
+    scratch: GroupScratch,
+    buffers: KVBuffers,
+    expected: Any,
 ) -> int:
     """Rows of some positions that the bytes of memory do not hold: counted from the start of the
     buffer, by the plan's own view for blocks, by the slot's first byte for scratch."""
-    assert isinstance(scratch, GroupScratch)
     read, view = reader(buffers.buffers), turn.view
     size, (_, token_stride, head_stride, item) = view.shape[1], view.strides
     skipped, wrong = turn.first // size, 0

@@ -37,7 +37,8 @@ def grouped(request: GroupingRequest, layers: Sequence[Layers], rules: EngineRul
         return own
     if len(own.groups) < 2:
         frees = any(group.spec.frees_tokens for group in own.groups)
-        return replace(own, in_slots=True) if request.scratch and frees else own
+        can = frees and _are_read_whole(own.groups, request.kernel_sizes)
+        return replace(own, in_slots=True) if request.scratch and can else own
     try:
         found = slot_groups(
             SlotRequest(

@@ -186,10 +186,11 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
     def read(self, first: int, stop: int) -> tuple[Any, Any]:
         """[B, H, stop - first, D] of columns [first, stop); zeros where nothing is stored."""
         if self.scratched is not None and self.scratched.in_use:
-            table = self.scratched.table(first, stop)
-            return self.scratched.read(table, stop - first, self.dtype_name)
-        table = self.store.gather_table(self.arrays.group, first, stop)
-        return self.arrays.read(table, stop - first, self.dtype_name)
+            table, arrays = self.scratched.table(first, stop), self.scratched
+        else:
+            table, arrays = self.store.gather_table(self.arrays.group, first, stop), self.arrays
+        keys, values = arrays.read(table, stop - first, self.dtype_name)
+        return keys, values
 
     def _hand_over(self, keys: Any, values: Any, first: int, kwargs: Any) -> tuple[Any, Any]:
         """Direct mode: the attention function reads the pages itself. Its keys are a stub of no
