@@ -48,6 +48,14 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=whisper_large_v3", "device=cpu", "backend=meta"],
         ["model=deepseek_v3_2", "device=h200", "backend=meta", "parallel.tensor_parallel_size=16"],
         ["model=longformer", "device=cpu", "backend=meta"],
+        [
+            "model=gemma3_27b",
+            "device=h200",
+            "backend=meta",
+            "grouping.scratch=on",
+            "cache.enable_prefix_caching=false",
+            "scheduler.max_model_len=32768",
+        ],
     ),
     "find": (
         ["model=llama", "device=h100", "want.requests=16", "want.length=8192"],

@@ -57,13 +57,16 @@ def _capacity(report: ReportInput) -> dict[str, Any] | None:
     cap, asked = report.plan.capacity, report.requests_asked
     if cap is None:
         return None
-    return {
+    told = {
         **asdict(cap),
         "requests_running": cap.requests_running,
         "users": running_at_once(report),
         "requests_asked": asked,
         "blocks_asked": cap.blocks_of(asked),
     }
+    if not cap.scratch_blocks:  # not asked for, or of no use
+        del told["scratch_blocks"]
+    return told
 
 
 _LEAVES = (str, int, float, bool, type(None))
@@ -121,6 +124,7 @@ def _rank(rank: RankPlan) -> dict[str, Any]:
         "required_bytes": rank.required_bytes,
         "stranded_bytes": rank.stranded_bytes,
         "printed": asdict(rank.printed),
+        **({"scratch": _scratch(config)} if config.scratch else {}),
         "groups": whole["groups"],
         "tensors": whole["tensors"],
     }
@@ -140,6 +144,20 @@ def _of_config(config: KVCacheConfig) -> Mapping[str, Any]:
 
 def _page(page: LayerPages) -> dict[str, Any]:
     return {field.name: getattr(page, field.name) for field in fields(page)}
+
+
+def _scratch(config: KVCacheConfig) -> list[dict[str, int]]:
+    """Of the groups whose chunks lie in scratch."""
+    return [
+        {
+            "group": group,
+            "pages_per_slot": each.pages_per_slot,
+            "pitch_bytes": each.pitch_units * each.unit_bytes,
+            "unit_bytes": each.unit_bytes,
+        }
+        for group, each in enumerate(config.scratch)
+        if each is not None
+    ]
 
 
 def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:
