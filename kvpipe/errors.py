@@ -6,7 +6,7 @@ failed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,15 @@ class ConfigError(KvpipeError):
         # The layers it is about, where the reason is a set of layers that do not go together.
         self.layers: tuple[str, ...] = ()
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def problems_of(check: Callable[[], object]) -> tuple[Problem, ...]:
+    """What a check that raises finds to be wrong; nothing where it passes."""
+    try:
+        check()
+    except ConfigError as error:
+        return error.problems
+    return ()
 
 
 @dataclass(frozen=True, kw_only=True)

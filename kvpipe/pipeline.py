@@ -224,6 +224,7 @@ def _grouping(
         may_place_slots=placement in SLOTTED,
         block_quantum=resolved.block_quantum,
         shares_prefixes=config.cache.enable_prefix_caching,
+        takes_scratch=getattr(config.plugins["binding"].make(Binding), "takes_scratch", False),
         kernel_sizes=whole_block_sizes(
             (layer.spec for rank in resolved.ranks for layer in rank.layers),
             config.plugins["layout"].make(LayoutChoice),

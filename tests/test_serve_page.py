@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,9 @@ class Client:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         said = {"host": HOST, "x-kvpipe": "1"}
         said |= {name.replace("_", "-"): value for name, value in headers.items()}
-        return asyncio.run(self._ask(path, content, method, said))
+        # In a thread of its own: a browser's driver may have a loop in this one.
+        with ThreadPoolExecutor(1) as apart:
+            return apart.submit(asyncio.run, self._ask(path, content, method, said)).result()
 
     async def _ask(
         self, path: str, content: bytes, method: str, headers: Mapping[str, str | None]

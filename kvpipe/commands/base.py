@@ -8,12 +8,12 @@ the folder and its files, sweeps, exit codes, `--help`, completion. The tutorial
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.errors import KvpipeError
+from kvpipe.errors import KvpipeError, Problem
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.sweep_table import Column
@@ -52,6 +52,12 @@ class Command(ABC):
 
     def __init__(self, options: Any) -> None:
         self.options = options
+
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        """What is wrong in the sections that this command alone reads, of the composed values: it
+        is told beside the mistakes in all others."""
+        return ()
 
     @abstractmethod
     def run(self, prepared: Prepared, job: str | None) -> Answer:

@@ -35,7 +35,8 @@ SHORT_KEYS = {
 _TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
 # Of Hydra's own flags, those that are spelt like one of ours.
 _HYDRAS = ("--config-name", "--config-path", "--config-dir", "--version", "--info", "--run")
-_COUNTED = re.compile(r"([0-9]{1,4}) ?[x*] ?(.+)", re.IGNORECASE)
+_COUNTED = re.compile(r"([0-9]+) ?[x*] ?(.+)", re.IGNORECASE)
+_MOST_CARDS = 9_999
 _STAGES = re.compile(r"[1-9][0-9]{0,3}")
 _FILES = (".json", ".gguf")
 
@@ -177,15 +178,15 @@ def _pairs(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _counted(devices: str) -> tuple[int | None, str]:
     """`2xh100,2xh200` -> 2, "h100,h200"; None where no card is counted."""
     counted = [_COUNTED.fullmatch(name) for name in devices.split(",")]
-    counts = {int(match[1]) if match else None for match in counted}
+    counts = {int(match[1][:9]) if match else None for match in counted}
     if counts == {None}:
         return None, devices
     (count, *others) = sorted(counts, key=str)
-    if count == 0 and not others:
-        raise ConfigError(Problem("device", "at least one card", f"'{devices}'"))
-    if others:
+    if others or count is None:
         knob = "sweep parallel.tensor_parallel_size instead"
         raise ConfigError(Problem("device", "one number of cards", f"'{devices}'", knob))
+    if not 0 < count <= _MOST_CARDS:
+        raise ConfigError(Problem("device", f"1 to {_MOST_CARDS:,} cards", f"'{devices}'"))
     return count, ",".join(match[2] for match in counted if match)
 
 

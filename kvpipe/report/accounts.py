@@ -157,6 +157,10 @@ def _pool(
         one = _request(group, demand, cap, plan.limits, config.bytes_per_block, in_flight, replicas)
         for cause, num_bytes in one.items():
             split[cause] += requests * num_bytes
+    if in_flight:
+        held += requests * cap.scratch_blocks
+        spare = requests * cap.scratch_blocks * config.bytes_per_block
+        split["prefill_in_flight"] += spare
     split["null_block"] = (config.num_blocks - cap.usable_blocks) * config.bytes_per_block
     split["free_blocks"] = (cap.usable_blocks - held) * config.bytes_per_block
     # Tensors may be rounded up beyond their blocks.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kvpipe.answers.advice import advise
 from kvpipe.answers.hints import stage_notes
 from kvpipe.answers.serve_line import line_of, why_none
+from kvpipe.cache.addresses import AddressMap
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
+from kvpipe.report.folded import SharedPart
 from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
@@ -41,7 +44,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
             *advise(result),
         ),
         timings=result.timings,
-        address_map={"ranks": [where.to_json() for where in result.addresses]},
+        address_map={"ranks": [_told(where) for where in result.addresses]},
         config=result.prepared.raw,
         backend_facts=result.backend.describe(),
         job=job,
@@ -52,6 +55,11 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         weights_left_out=weights_left_out(resolved, result.profile),
         requests_asked=requests_asked(result.prepared.config.want),
     )
+
+
+@lru_cache(maxsize=32)
+def _told(where: AddressMap) -> SharedPart:
+    return SharedPart(where.to_json())
 
 
 def model_words(resolved: ResolvedRun) -> str:

@@ -22,7 +22,9 @@ class AsksMemory(Protocol):
 
 @runtime_checkable
 class Profiling(Protocol):
-    """A stage plugin also has `Options` and takes them in its constructor."""
+    """A stage plugin also has `Options` and takes them in its constructor. One that knows what
+    stands on the device beside a cache set by hand has `beside_set_by_hand(profile, request)`,
+    which gives the profile back with it."""
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
         """ConfigError where the request gives too little to say anything."""
@@ -66,6 +68,14 @@ class MemoryItem:
     low_bytes: int | None = None
     high_bytes: int | None = None
 
+    @property
+    def at_least(self) -> int:
+        return self.num_bytes if self.low_bytes is None else self.low_bytes
+
+    @property
+    def at_most(self) -> int:
+        return self.num_bytes if self.high_bytes is None else self.high_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemory:
@@ -81,6 +91,16 @@ class RankMemory:
     @property
     def available_kv_bytes(self) -> int:
         return self.available_kv.num_bytes
+
+    @property
+    def is_set_by_hand(self) -> bool:
+        """The cache has that size whatever else the device must hold."""
+        return self.available_kv.how == "set"
+
+    @property
+    def overcommitted_bytes(self) -> int:
+        """Beyond the device: a cache set by hand is given that size whatever stands beside it."""
+        return max(0, self.requested.num_bytes - self.total.num_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def _profile(
         raise _too_large(asked, request)
     profile = same_on_every_rank(SET_BY_HAND, request, by_hand(request))
     beside = getattr(plugin, "beside_set_by_hand", None)
-    return beside(profile) if beside else profile
+    return beside(profile, request) if beside else profile
 
 
 def _too_large(asked: int, request: ProfilingRequest) -> DoesNotFit:
