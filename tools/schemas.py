@@ -60,6 +60,7 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "device=cpu", "trace=azure_code_sample", "engine=vllm_0_33"],
     ),
     "doctor": (["sample"],),
+    "explain": ([], ["peak"]),
     "compare": (
         ["model=llama", "device=h100", "scheduler.max_model_len=8192"],
         ["model=jamba", "device=b300", "scheduler.max_model_len=8192", "engines=[sglang,kvpipe]"],
