@@ -38,9 +38,9 @@ def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None
         prepared(
             "model=gpt_oss_20b",
             "engine=vllm",
-            f"device={replica.device}",
-            f"parallel.tensor_parallel_size={replica.tp}",
-            f"parallel.pipeline_parallel_size={replica.pp}",
+            f"device={replica.shape.device}",
+            f"parallel.tensor_parallel_size={replica.shape.tp}",
+            f"parallel.pipeline_parallel_size={replica.shape.pp}",
             f"scheduler.max_model_len={LENGTH}",
         )
     )
@@ -48,8 +48,8 @@ def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None
     assert capacity is not None and capacity.requests_running < capacity.requests_steady < most
     assert replica.users == min(most, capacity.requests_running)
     assert (best.replicas - 1) * replica.users < 200 <= best.replicas * replica.users
-    assert best.cards == best.replicas * replica.tp * replica.pp
-    assert f"--tensor-parallel-size {replica.tp}" in replica.command
+    assert best.cards == best.replicas * replica.shape.cards
+    assert f"--tensor-parallel-size {replica.shape.tp}" in replica.command
 
 
 def test_fleets_are_ranked_by_cards_and_by_cost_where_prices_are_known() -> None:
@@ -60,7 +60,7 @@ def test_fleets_are_ranked_by_cards_and_by_cost_where_prices_are_known() -> None
     assert None not in costs and costs == sorted(costs)
     prices = {"h100_80gb": 2.5, "l40s": 0.9, "l4": 0.5}
     for fleet in fleets(priced=True).fleets:
-        assert fleet.cost == pytest.approx(prices[fleet.replica.device] * fleet.cards)
+        assert fleet.cost == pytest.approx(prices[fleet.replica.shape.device] * fleet.cards)
 
 
 def test_every_candidate_serves_or_is_refused_and_a_reason_stands_once() -> None:
@@ -78,9 +78,9 @@ def test_a_bound_takes_away_exactly_the_users_that_provably_wait_longer() -> Non
         asked = prepared(
             "model=llama",
             "engine=vllm",
-            f"device={replica.device}",
-            f"parallel.tensor_parallel_size={replica.tp}",
-            f"parallel.pipeline_parallel_size={replica.pp}",
+            f"device={replica.shape.device}",
+            f"parallel.tensor_parallel_size={replica.shape.tp}",
+            f"parallel.pipeline_parallel_size={replica.shape.pp}",
             f"scheduler.max_model_len={LENGTH}",
         )
         bound = speed_of(asked).bound

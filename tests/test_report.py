@@ -30,6 +30,7 @@ from report_runs import (
 
 from kvpipe.answers.plan_hints import plan_hints
 from kvpipe.cache.plan import EngineCapacity, Plan, SlotFacts
+from kvpipe.cache.scratch import GroupScratch
 from kvpipe.commands.base import Command
 from kvpipe.commands.run import Run, answer_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem
@@ -601,6 +602,16 @@ def schema_page() -> str:
     return (ROOT / "docs" / "plan_schema.md").read_text(encoding="utf-8")
 
 
+def with_scratch(plan: Plan) -> Plan:
+    rank, scratch = plan.ranks[0], GroupScratch(
+        pages_per_slot=1, unit_bytes=16, slot_units=1, pitch_units=1, shifts=()
+    )  # fmt: skip
+    config = replace(rank.config, scratch=(scratch,) * len(rank.config.groups))
+    assert plan.capacity is not None
+    capacity = replace(plan.capacity, scratch_blocks=3)
+    return replace(plan, ranks=(replace(rank, config=config),), capacity=capacity)
+
+
 def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real() -> None:
     documents = [
         plan_document(
@@ -611,7 +622,7 @@ def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real()
                 job="0",
             )
         )
-        for plan in (LLAMA, replace(GEMMA, slots=SLOTS), HYBRID)
+        for plan in (LLAMA, replace(GEMMA, slots=SLOTS), HYBRID, with_scratch(GEMMA))
     ]
     documents.append(failure_document(DoesNotFit("x", needed_bytes=(1,))))
     documents.append(failure_document(ConfigError(Problem("a", "b", "c"))))

@@ -4,7 +4,7 @@ Imports numpy; nothing that plans imports this package.
 """
 
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
-from kvpipe.blocks.hashing import MediaRange, PrefixChain, PrefixIdentity
+from kvpipe.blocks.hashing import Chain, MediaRange, PrefixChain, PrefixIdentity
 from kvpipe.blocks.manager import BlockManager
 from kvpipe.blocks.pool import NULL_BLOCK, BlockPool
 from kvpipe.blocks.request import BlockCopy
@@ -16,6 +16,7 @@ __all__ = [
     "BlockError",
     "BlockManager",
     "BlockPool",
+    "Chain",
     "MediaRange",
     "OutOfBlocks",
     "PoolStats",

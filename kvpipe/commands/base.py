@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from kvpipe.errors import Problem
+from kvpipe.errors import KvpipeError, Problem
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.sweep_table import Column
@@ -47,6 +47,7 @@ class Command(ABC):
     columns: ClassVar[tuple[Column, ...]] = ()
     legend: ClassVar[tuple[str, ...]] = ()
     fields: ClassVar[tuple[str, ...]] = ()
+    stays: ClassVar[bool] = False
     Options: ClassVar[type[BaseModel]] = CommandOptions
 
     def __init__(self, options: Any) -> None:
@@ -65,3 +66,7 @@ class Command(ABC):
         ConfigError for what only this command can see to be wrong (nothing is written then);
         DoesNotFit where the memory is too small to answer at all.
         """
+
+    def pictures_of_failure(self, prepared: Prepared, error: KvpipeError) -> Mapping[str, str]:
+        """File name -> SVG: what a job that came to nothing leaves all the same."""
+        return {}

@@ -13,14 +13,14 @@ from typing import Any, Literal
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.engines.base import Engine, EngineRules
-from kvpipe.errors import DoesNotFit, Problem, problems_of
+from kvpipe.errors import DoesNotFit, KvpipeError, Problem, problems_of
 from kvpipe.pipeline import Prepared, execute
 from kvpipe.report.base import Answer
 from kvpipe.report.document import plan_document
 from kvpipe.report.first_screen import first_screen
 from kvpipe.report.folded import folded
 from kvpipe.report.memory_map import memory_map
-from kvpipe.report.of_run import report_input
+from kvpipe.report.of_run import model_words, report_input
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import Column, figure
@@ -73,7 +73,7 @@ class Run(Command):
             from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
 
             if engine := planned_engine(prepared):
-                return answer_of_engine(prepared, engine)
+                return answer_of_engine(prepared, engine, job)
         try:
             result = execute(prepared)
         except DoesNotFit as error:
@@ -95,6 +95,18 @@ class Run(Command):
         line, changes = ways_line(prepared)
         document = {**answer.document, "advice": [dict(change) for change in changes]}
         return replace(answer, complaints=(*answer.complaints, line), document=document)
+
+    def pictures_of_failure(self, prepared: Prepared, error: KvpipeError) -> Mapping[str, str]:
+        if not isinstance(error, DoesNotFit) or error.demand is None:
+            return {}
+        from kvpipe.report.overflow import overflow_map
+
+        resolved = prepared.resolved
+        return {
+            "memory_map.svg": overflow_map(
+                error.demand, error.lines()[0], model_words(resolved), resolved.device.name
+            )
+        }
 
 
 def answer_of(report: ReportInput, *, full: bool = False) -> Answer:

@@ -61,6 +61,10 @@ class StoredState:
         return sum(prod(array.shape) for array in self.arrays)
 
     @property
+    def conv_numbers(self) -> int:
+        return sum(prod(array.shape) for array in self.arrays if _is_conv(array))
+
+    @property
     def conv_bytes(self) -> int:
         return sum(array.num_bytes(1) for array in self.arrays if _is_conv(array))
 

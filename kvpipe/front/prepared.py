@@ -34,7 +34,7 @@ def prepared_values(raw: Mapping[str, Any], overrides: Sequence[str]) -> Prepare
     """Composed values, checked and resolved; an engine's log speaks where the overrides do not."""
     said = said_by(overrides)
     filled, from_log = with_log_settings(raw, said)
-    return replace(prepare(filled), said=said, from_log=from_log)
+    return replace(prepare(filled), said=said, words=tuple(overrides), from_log=from_log)
 
 
 def prepared_request(

@@ -30,6 +30,7 @@ SHORT_KEYS = {
     "pp": "parallel.pipeline_parallel_size",
     "dp": "parallel.data_parallel_size",
     "engines": "command.engines",
+    "folder": "command.folder",
 }
 _TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
 # Of Hydra's own flags, those that are spelt like one of ours.
@@ -88,9 +89,9 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
     for position, word in enumerate(words):
         if is_setting(word):
             overrides.append(word)
-        elif position == 0 and word in COMMANDS:
-            overrides.append(f"command={word}")
-            own = getattr(COMMANDS.get(word), "word", "")
+        elif position == 0 and (command := word.replace("-", "_")) in COMMANDS:
+            overrides.append(f"command={command}")
+            own = getattr(COMMANDS.get(command), "word", "")
         elif position == 1 and own:
             overrides.append(f"{own}={_quoted(word)}")
         elif not models and (model := _model(word)):
@@ -181,11 +182,11 @@ def _counted(devices: str) -> tuple[int | None, str]:
     if counts == {None}:
         return None, devices
     (count, *others) = sorted(counts, key=str)
-    if not others and not 0 < count <= _MOST_CARDS:
-        raise ConfigError(Problem("device", f"1 to {_MOST_CARDS:,} cards", f"'{devices}'"))
-    if others:
+    if others or count is None:
         knob = "sweep parallel.tensor_parallel_size instead"
         raise ConfigError(Problem("device", "one number of cards", f"'{devices}'", knob))
+    if not 0 < count <= _MOST_CARDS:
+        raise ConfigError(Problem("device", f"1 to {_MOST_CARDS:,} cards", f"'{devices}'"))
     return count, ",".join(match[2] for match in counted if match)
 
 

@@ -61,7 +61,7 @@ def _capacity(
 ) -> Section:
     one, null = plan.ranks[0].config.bytes_per_block, plan.num_blocks - cap.usable_blocks
     peak, steady = (
-        sum(demand.peak_blocks for demand in cap.demands),
+        sum(demand.peak_blocks for demand in cap.demands) + cap.scratch_blocks,
         sum(demand.steady_blocks for demand in cap.demands),
     )
     account, a_rank = accounts[0], ", a rank" if len(plan.ranks) > 1 else ""
@@ -97,6 +97,12 @@ def _capacity(
         f"running: {ENDS['running']} ({size(in_flight)} more, once); "
         f"steady: {ENDS['steady']}",
     ]
+    if cap.scratch_blocks:
+        paragraphs.append(
+            "of a prefill chunk windows store what survives it; the rest lies in up to "
+            f"{count(cap.scratch_blocks, 'scratch slot')}, in which layers take turns (so the peak "
+            "is counted from above)"
+        )
     return Section(
         title=f"Capacity ({how_exact(plan, profile)})",
         headers=(f"of {cap.request_len:,} tokens each", "at the peak", "running", "steady"),

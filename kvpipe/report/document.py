@@ -17,7 +17,7 @@ from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.folded import SharedList
 from kvpipe.report.run_input import ReportInput
-from kvpipe.report.verdict import verdict_of
+from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 
@@ -36,7 +36,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "headline": asdict(report.headline),
         "config": dict(report.config),
         "plan": _plan(report.plan),
-        "capacity": _capacity(report.plan),
+        "capacity": _capacity(report),
         "printed": [asdict(line) for line in report.plan.printed],
         "log": plain(report.log),
         "serve": report.serve,
@@ -53,9 +53,20 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
     }
 
 
-def _capacity(plan: Plan) -> dict[str, Any] | None:
-    cap = plan.capacity
-    return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
+def _capacity(report: ReportInput) -> dict[str, Any] | None:
+    cap, asked = report.plan.capacity, report.requests_asked
+    if cap is None:
+        return None
+    told = {
+        **asdict(cap),
+        "requests_running": cap.requests_running,
+        "users": running_at_once(report),
+        "requests_asked": asked,
+        "blocks_asked": cap.blocks_of(asked),
+    }
+    if not cap.scratch_blocks:  # not asked for, or of no use
+        del told["scratch_blocks"]
+    return told
 
 
 _LEAVES = (str, int, float, bool, type(None))
@@ -113,6 +124,7 @@ def _rank(rank: RankPlan) -> dict[str, Any]:
         "required_bytes": rank.required_bytes,
         "stranded_bytes": rank.stranded_bytes,
         "printed": asdict(rank.printed),
+        **({"scratch": _scratch(config)} if config.scratch else {}),
         "groups": whole["groups"],
         "tensors": whole["tensors"],
     }
@@ -132,6 +144,20 @@ def _of_config(config: KVCacheConfig) -> Mapping[str, Any]:
 
 def _page(page: LayerPages) -> dict[str, Any]:
     return {field.name: getattr(page, field.name) for field in fields(page)}
+
+
+def _scratch(config: KVCacheConfig) -> list[dict[str, int]]:
+    """Of the groups whose chunks lie in scratch."""
+    return [
+        {
+            "group": group,
+            "pages_per_slot": each.pages_per_slot,
+            "pitch_bytes": each.pitch_units * each.unit_bytes,
+            "unit_bytes": each.unit_bytes,
+        }
+        for group, each in enumerate(config.scratch)
+        if each is not None
+    ]
 
 
 def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:

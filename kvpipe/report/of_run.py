@@ -16,6 +16,8 @@ from kvpipe.report.folded import SharedPart
 from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
+from kvpipe.stages.profiling.base import MemoryProfile
+from kvpipe.stages.validation.base import ResolvedRun
 
 if TYPE_CHECKING:  # needed for logs alone
     from kvpipe.answers.log_answer import LogComparison
@@ -26,7 +28,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
     resolved, plan = result.prepared.resolved, result.plan
     return ReportInput(
         headline=Headline(
-            model=f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})",
+            model=model_words(resolved),
             engine=plan.engine,
             device=resolved.device.name,
             backend=resolved.backend,
@@ -50,7 +52,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         serve=line_of(result),
         no_serve=why_none(result),
         max_num_seqs=resolved.max_num_seqs,
-        weights_left_out=_weights_left_out(result),
+        weights_left_out=weights_left_out(resolved, result.profile),
         requests_asked=requests_asked(result.prepared.config.want),
     )
 
@@ -60,10 +62,14 @@ def _told(where: AddressMap) -> SharedPart:
     return SharedPart(where.to_json())
 
 
-def _weights_left_out(result: Result) -> int:
+def model_words(resolved: ResolvedRun) -> str:
+    """The model, and what its weights and its cache are kept in."""
+    return f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
+
+
+def weights_left_out(resolved: ResolvedRun, profile: MemoryProfile) -> int:
     """Bytes of weights on each rank, where the profile has no item for them."""
-    resolved = result.prepared.resolved
-    if result.profile.ranks[0].charged or resolved.device.type != "cpu":
+    if profile.ranks[0].charged or resolved.device.type != "cpu":
         return 0
     return resolved.weight_bytes_a_rank
 

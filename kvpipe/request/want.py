@@ -13,13 +13,16 @@ from kvpipe.request.config import Count
 from kvpipe.text.quantities import Tokens
 
 _MOST = 2**31
+Milliseconds = Annotated[float, Field(gt=0, lt=1e9)]
 Price = Annotated[float, Field(gt=0, lt=1e9)]
 
 
 class Want(BaseModel):
     """requests of length tokens each, running at once. length auto: the model's context. device:
     cards to choose from (null: the one that is planned for, searched setting by setting). prices:
-    of a card and hour, by device, in any currency. token_ms: the most that a token may take."""
+    of a card and hour, by device, in any currency. token_ms: the most that a token may take;
+    first_token_ms, wait_ms: the first one, and the queue before it, of a trace of requests.
+    percentile: so many percent of the requests are held to these."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -27,7 +30,10 @@ class Want(BaseModel):
     length: Tokens | Literal["auto"]
     device: Annotated[list[str], Field(min_length=1)] | None
     prices: dict[str, Price] | None
-    token_ms: Annotated[float, Field(gt=0, lt=1e9)] | None
+    token_ms: Milliseconds | None
+    first_token_ms: Milliseconds | None = None  # files of third parties lack these
+    wait_ms: Milliseconds | None = None
+    percentile: Literal[50, 90, 99] = 99
 
 
 def requests_asked(want: Mapping[str, Any]) -> int:

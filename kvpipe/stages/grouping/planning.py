@@ -45,6 +45,7 @@ def plan(
     compared: Sequence[EngineRules] = COMPARED,
     slots: SlotOptions = DEFAULT_SLOTS,
     prefix_caching: bool = True,
+    scratch: bool = False,
 ) -> Plan:
     """How `memory` bytes become blocks for these layers under an engine's rules.
 
@@ -55,7 +56,8 @@ def plan(
     max_num_seqs: requests the scheduler may run at once; only a note depends on it.
     compared: engines whose capacity lines stand beside the plan's own, in Plan.printed.
     slots: how equal slots are chosen (engine kvpipe). prefix_caching: requests share prefixes, so
-    that block sizes are kept to a small common multiple.
+    that block sizes are kept to a small common multiple. scratch: prefill chunks keep in scratch
+    what does not survive them (engine kvpipe, without prefix caching).
     Raises ConfigError (the request is wrong) and DoesNotFit (too little memory, with the longest
     length that fits).
     """
@@ -92,6 +94,7 @@ def plan(
             slots=slots,
             may_place_slots=kv_cache_layout is None or kv_cache_layout in ("BLNHC", "BLHNC"),
             shares_prefixes=prefix_caching,
+            scratch=scratch,
         )
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from kvpipe.backends.base import MemoryInfo
+from kvpipe.errors import CardDemand
 from kvpipe.logs.engine_log import EngineLog
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
@@ -122,6 +124,24 @@ def device_total(device: ResolvedDevice) -> MemoryItem:
     printed = "memory: " in device.source and "memory: nominal" not in device.source
     how = "measured" if device.is_here or printed else "nominal"
     return MemoryItem(name="total", num_bytes=device.total_bytes, how=how, source=device.source)
+
+
+def demanded(
+    requested: MemoryItem,
+    charged: Sequence[MemoryItem],
+    total: MemoryItem,
+    *,
+    rank: int = 0,
+    cache_bytes: int = 0,
+) -> CardDemand:
+    """What a card is asked to hold: what is charged, and a cache of so many bytes."""
+    parts = [(item.name, item.num_bytes) for item in charged if item.num_bytes > 0]
+    return CardDemand(
+        rank=rank,
+        total_bytes=total.num_bytes,
+        allowed_bytes=min(requested.num_bytes, total.num_bytes),
+        parts=(*parts, ("KV cache", cache_bytes)),
+    )
 
 
 def same_on_every_rank(plugin: str, request: ProfilingRequest, memory: RankMemory) -> MemoryProfile:

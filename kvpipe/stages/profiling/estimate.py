@@ -23,6 +23,7 @@ from kvpipe.stages.profiling.base import (
     MemoryProfile,
     ProfilingRequest,
     RankMemory,
+    demanded,
     device_total,
 )
 from kvpipe.stages.profiling.estimate_notes import estimate_notes
@@ -108,7 +109,11 @@ class EstimateProfiling:
         charged = (*own, *self.ranges(stage, request, samples))
         available = requested.num_bytes - sum(item.num_bytes for item in charged)
         if available <= 0:
-            raise DoesNotFit(_nothing_left(requested, charged, total), available_bytes=(available,))
+            raise DoesNotFit(
+                _nothing_left(requested, charged, total),
+                available_bytes=(available,),
+                demand=demanded(requested, charged, total, rank=stage),
+            )
         item = MemoryItem(
             name="KV cache",
             num_bytes=available,

@@ -89,6 +89,10 @@ class _Resolution:
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
                 latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
+                tp=config.parallel.tensor_parallel_size,
+                dcp=config.parallel.decode_context_parallel_size,
+                heads=model.num_attention_heads,
+                kv_heads=0 if _stores_latent(layers or []) else _kv_heads(model),
             ),
             config.plugins["engine"].make(Engine).rules.version,
         )
@@ -328,6 +332,11 @@ class _Resolution:
 def _stores_latent(layers: list[Layer]) -> bool:
     arrays = (array for _, spec in layers for array in spec.page_arrays())
     return any(array.name == "latent" for array in arrays)
+
+
+def _kv_heads(model: ModelGeometry) -> int:
+    """Of a layer that keeps every token; 0 where none does."""
+    return max((cache.fields.get("num_kv_heads", 0) for cache in model.caches), default=0)
 
 
 def _note(text: str) -> Note:
