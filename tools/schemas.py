@@ -73,6 +73,7 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["sample", "model=llama", "device=h100"],
         ["sample", "model=llama", "device=h200", "parallel.tensor_parallel_size=2"],
     ),
+    "explain": ([], ["peak"]),
     "compare": (
         ["model=llama", "device=h100", "scheduler.max_model_len=8192"],
         ["model=jamba", "device=b300", "scheduler.max_model_len=8192", "engines=[sglang,kvpipe]"],
