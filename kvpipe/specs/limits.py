@@ -28,6 +28,8 @@ class RequestLimits:
         return self.max_num_batched_tokens * self.max_concurrent_batches
 
     def with_length(self, max_model_len: int) -> RequestLimits:
+        if max_model_len == self.max_model_len:
+            return self
         return replace(self, max_model_len=max_model_len)
 
 
