@@ -24,7 +24,7 @@ from accuracy_records import (  # noqa: E402
     graphs_of,
     outside_torch,
     peak_of,
-    weights_gib,
+    weights_of,
 )
 from engine_cases import Verdict, verdict  # noqa: E402
 from engine_records import cases  # noqa: E402
@@ -147,15 +147,14 @@ def _estimates() -> Iterator[str]:
         for name, found in outside_torch().items()
     }
     yield from _table("Memory outside torch", outside)
-    yield "### Weights: the file's bytes, counted exactly, and what loading adds to them"
-    yield ""
-    yield "| record | printed GiB | counted GiB | added |"
-    yield "|---|---:|---:|---:|"
-    for name in WEIGHTS:
-        printed, counted = cases()[name]["weights_gib"], weights_gib(name)
-        added = f"{100 * (printed / counted - 1):+.1f}%"
-        yield f"| {name} | {printed:.2f} | {counted:.2f} | {added} |"
-    yield ""
+    loaded = {name: (cases()[name]["weights_gib"], *_weights(name)) for name in WEIGHTS}
+    yield from _table("Weights, as an engine holds them", loaded)
+
+
+def _weights(name: str) -> tuple[Estimate, str]:
+    counted, estimate = weights_of(name)
+    added = 100 * (cases()[name]["weights_gib"] / counted - 1)
+    return estimate, f"{counted:.2f} counted of the file: {added:+.1f}%"
 
 
 def _graph_words(name: str) -> str:
