@@ -14,10 +14,10 @@ from functools import partial
 from itertools import product
 
 from kvpipe.stages.grouping.slots.ceiling import Ceiling
-from kvpipe.stages.grouping.slots.scale import fewest_tables
 from kvpipe.stages.grouping.slots.kinds import Life
 from kvpipe.stages.grouping.slots.packing import Fill, dealt, rests_of
 from kvpipe.stages.grouping.slots.partition import Chunk, Tables, cheapest, few_fills
+from kvpipe.stages.grouping.slots.scale import fewest_tables
 from kvpipe.stages.grouping.slots.weights import Weights
 
 MOST_WAYS = 64  # that are kept of each part of the layers, cheapest first
@@ -154,7 +154,9 @@ def _rooms_of_parts(life: Life, steps: Sequence[Way], rooms: Taken) -> list[Take
         for at in range(len(rooms))
     ]
     return [
-        tuple(room + -left * taken // width for room, (taken, width) in zip(rooms, best, strict=True))
+        tuple(
+            room + -left * taken // width for room, (taken, width) in zip(rooms, best, strict=True)
+        )
         for left in parts
     ]
 

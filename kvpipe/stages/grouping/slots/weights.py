@@ -51,6 +51,5 @@ class Weights(Scale):
 def fewest_bytes(lives: Sequence[Life], length: int, limits: RequestLimits) -> int:
     """Steady bytes of a request in the smallest blocks of every kind, without any padding."""
     return sum(
-        life.counted(life.sizes[0]).steady_blocks(length, limits) * life.width
-        for life in lives
+        life.counted(life.sizes[0]).steady_blocks(length, limits) * life.width for life in lives
     )
