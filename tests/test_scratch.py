@@ -174,9 +174,9 @@ def test_any_sequence_keeps_what_is_read(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ARENAS)
-def test_any_of_300_long_sequences_keeps_what_is_read(name: str) -> None:
-    arenas = [any_sequence(name, seed, 120) for seed in range(300)]
-    assert sum(arena.refused for arena in arenas) > 100
+def test_any_of_60_long_sequences_keeps_what_is_read(name: str) -> None:
+    arenas = [any_sequence(name, seed, 120) for seed in range(100, 160)]
+    assert sum(arena.refused for arena in arenas) > 20
 
 
 @pytest.mark.parametrize("name", ARENAS)
@@ -273,6 +273,9 @@ def test_gemma_3_27b_reads_its_prompt_in_a_hundredth_more_than_its_payload(
     assert spared.groups == plain.groups
     assert spared.capacity.steady_bytes == plain.capacity.steady_bytes
     assert (plain.capacity.requests_running, spared.capacity.requests_running) == running
+    blocks = spared.capacity.peak_bytes // spared.ranks[0].config.bytes_per_block
+    assert spared.printed[0].max_concurrency == spared.capacity.usable_blocks / blocks
+    assert spared.ranks[0].required_bytes == spared.capacity.peak_bytes
 
 
 def test_pages_of_scratch_are_where_the_plan_lays_pages() -> None:
