@@ -123,6 +123,25 @@ def test_a_fork_in_the_middle_of_a_prompt_keeps_its_window(name: str) -> None:
     assert arena.manager.pool.num_free == 399
 
 
+def test_a_request_that_ends_before_its_step_has_run_leaves_nothing_to_do() -> None:
+    """Its blocks may be another's by then."""
+    groups, slot = ARENAS["one window"]
+    limits = RequestLimits(max_model_len=90, max_num_batched_tokens=40)
+    manager = BlockManager(arena_of(groups, 12, slot), limits)
+    manager.add_request("a")
+    for new in (9, 9):
+        manager.begin_step()
+        manager.allocate("a", new)
+    assert len(manager.scratch.moves(0)[0]) and manager.scratch.used_by(0)
+    manager.free("a")
+    manager.add_request("b")
+    manager.allocate("b", 40)
+    assert not len(manager.scratch.moves(0)[0])
+    manager.free("b")
+    manager.end_step()
+    assert manager.pool.stats().in_use == 0
+
+
 def any_sequence(name: str, seed: int, steps: int) -> Arena:
     """Prompts in chunks, decoding, drafts, forks, swaps, ends, in a pool that runs dry."""
     random = Random(seed)
