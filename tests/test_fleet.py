@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from kvpipe.answers.fleet import FleetAnswer, Load, plan_fleet
+from kvpipe.answers.fleet import FleetAnswer, Wanted, plan_fleet
 from kvpipe.answers.speed import speed_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
@@ -24,13 +24,13 @@ def prepared(*words: str) -> Prepared:
 @cache
 def fleets(requests: int = 200, token_s: float | None = None, priced: bool = False) -> FleetAnswer:
     prices = {"h100_80gb": 2.5, "l40s": 0.9, "l4": 0.5} if priced else {}
-    load = Load(requests=requests, length=LENGTH, token_s=token_s)
+    load = Wanted(requests=requests, length=LENGTH, token_s=token_s)
     return plan_fleet(prepared("model=llama", "engine=vllm"), load, DEVICES, prices)
 
 
 def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None:
     """Its replica planned as a run of its own; windows hold more while one of them reads."""
-    load = Load(requests=200, length=LENGTH)
+    load = Wanted(requests=200, length=LENGTH)
     asked = prepared("model=gpt_oss_20b", "engine=vllm")
     best = plan_fleet(asked, load, ("h100_80gb",), {}).fleets[0]
     replica = best.replica
@@ -38,9 +38,9 @@ def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None
         prepared(
             "model=gpt_oss_20b",
             "engine=vllm",
-            f"device={replica.device}",
-            f"parallel.tensor_parallel_size={replica.tp}",
-            f"parallel.pipeline_parallel_size={replica.pp}",
+            f"device={replica.shape.device}",
+            f"parallel.tensor_parallel_size={replica.shape.tp}",
+            f"parallel.pipeline_parallel_size={replica.shape.pp}",
             f"scheduler.max_model_len={LENGTH}",
         )
     )
@@ -48,8 +48,8 @@ def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None
     assert capacity is not None and capacity.requests_running < capacity.requests_steady < most
     assert replica.users == min(most, capacity.requests_running)
     assert (best.replicas - 1) * replica.users < 200 <= best.replicas * replica.users
-    assert best.cards == best.replicas * replica.tp * replica.pp
-    assert f"--tensor-parallel-size {replica.tp}" in replica.command
+    assert best.cards == best.replicas * replica.shape.cards
+    assert f"--tensor-parallel-size {replica.shape.tp}" in replica.command
 
 
 def test_fleets_are_ranked_by_cards_and_by_cost_where_prices_are_known() -> None:
@@ -60,7 +60,7 @@ def test_fleets_are_ranked_by_cards_and_by_cost_where_prices_are_known() -> None
     assert None not in costs and costs == sorted(costs)
     prices = {"h100_80gb": 2.5, "l40s": 0.9, "l4": 0.5}
     for fleet in fleets(priced=True).fleets:
-        assert fleet.cost == pytest.approx(prices[fleet.replica.device] * fleet.cards)
+        assert fleet.cost == pytest.approx(prices[fleet.replica.shape.device] * fleet.cards)
 
 
 def test_every_candidate_serves_or_is_refused_and_a_reason_stands_once() -> None:
@@ -78,9 +78,9 @@ def test_a_bound_takes_away_exactly_the_users_that_provably_wait_longer() -> Non
         asked = prepared(
             "model=llama",
             "engine=vllm",
-            f"device={replica.device}",
-            f"parallel.tensor_parallel_size={replica.tp}",
-            f"parallel.pipeline_parallel_size={replica.pp}",
+            f"device={replica.shape.device}",
+            f"parallel.tensor_parallel_size={replica.shape.tp}",
+            f"parallel.pipeline_parallel_size={replica.shape.pp}",
             f"scheduler.max_model_len={LENGTH}",
         )
         bound = speed_of(asked).bound

@@ -39,6 +39,7 @@ REPEAT = {
     "properties": {"$repeat": {"type": "integer", "minimum": 2}, "first": {}, "step": {}},
     "additionalProperties": False,
 }
+TRACED = ("trace=synthetic", "trace.max_requests=30", "trace.requests_per_second=20")
 RUNS: Mapping[str, Sequence[Sequence[str]]] = {
     "plan": (
         ["model=llama", "cache=sliding", "backend=host", "cache.kv_cache_memory_bytes=256MiB"],
@@ -78,6 +79,12 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "want.device=[t4]", "want.length=131072", "want.token_ms=5"],
         ["model=llama", "want.device=[a10]", "want.length=4096", "want.prices={a10:1}"],
     ),
+    "traced_fleet": (
+        ["model=llama", "want.device=[h100,l4]", *TRACED, "want.first_token_ms=900"],
+        ["model=llama", "want.device=[t4]", *TRACED, "want.token_ms=5"],
+        ["model=llama", "want.device=[h100]", *TRACED, "want.prices={h100:1}", "want.wait_ms=9"],
+        ["model=llama", "want.device=[l4]", *TRACED, "cache.kv_cache_memory_bytes=1GiB"],
+    ),
     "engine_plan": (
         ["model=llama", "device=h100", "engine=sglang", "scheduler.max_model_len=8192"],
         ["model=gpt_oss_20b", "device=h100", "engine=tensorrt_llm", "scheduler.max_num_seqs=8"],
@@ -105,7 +112,7 @@ def documents(name: str) -> Iterator[Any]:
             if name == "engine_plan":
                 yield answer_of_command(["run", *overrides]).document
                 continue
-            if name == "fleet":
+            if name in ("fleet", "traced_fleet"):
                 yield answer_of_command(["find", *overrides]).document
                 continue
             result = kvpipe.run(overrides)

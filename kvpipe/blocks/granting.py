@@ -166,7 +166,30 @@ class Granter:
         table.put(row, change.copy, new)
         return [BlockCopy(group, *pair) for pair in zip(old.tolist(), new.tolist(), strict=True)]
 
-    # --- a few, without numpy ------------------------------------------------------------------
+    # --- one, and a few, without numpy ---------------------------------------------------------
+    def grant_one(self, row: int, stored: int) -> bool:
+        """One decode token for a row that only decodes. False: nothing was done."""
+        until = self.limits.max_model_len
+        if not self._steady_of[row] or stored >= until:
+            return False
+        needed = 0
+        steps = [table.steady_plan.step(stored) for table in self.tables]
+        for step in steps:
+            if not step.simple:
+                return False
+            needed += step.take >= 0
+        if needed > self.pool.num_free:
+            return False
+        for table, step in zip(self.tables, steps, strict=True):
+            if step.drop >= 0 and (block := table.drop_at(row, step.drop)) > 0:
+                self.pool.free_one(block)
+        for table, step in zip(self.tables, steps, strict=True):
+            table.enter_step(row, step, self.pool.allocate_one() if step.take >= 0 else -1)
+            if step.until < until:
+                until = step.until
+        self.until_of[row] = until
+        return True
+
     def grant_few(self, rows: Sequence[int], stored: Sequence[int]) -> bool:
         """One decode token for rows that only decode. False: nothing was done, grant one by one."""
         longest, steady = self.limits.max_model_len, self._steady_of

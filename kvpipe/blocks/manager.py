@@ -26,13 +26,14 @@ from kvpipe.blocks.decoding import Decoding
 from kvpipe.blocks.drafts import Drafts
 from kvpipe.blocks.errors import BlockError
 from kvpipe.blocks.granting import Granter, Move
-from kvpipe.blocks.hashing import PrefixChain, PrefixIdentity, token_bytes
+from kvpipe.blocks.hashing import Chain, PrefixChain, PrefixIdentity, token_bytes
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.prefix_cache import PrefixCache
 from kvpipe.blocks.request import BlockCopy, LiveRequest, PrefixStats, SwappedRequest
 from kvpipe.blocks.scratch import StepArray, StepScratch
 from kvpipe.blocks.seats import Seats
-from kvpipe.blocks.step import GroupSlots, Slots
+from kvpipe.blocks.slots import Slots
+from kvpipe.blocks.step import GroupSlots
 from kvpipe.blocks.table import GroupTable
 from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.specs.base import RequestLimits
@@ -107,7 +108,7 @@ class BlockManager:
         *,
         identity: PrefixIdentity | None = None,
         encoder_tokens: int | None = None,
-        chain: PrefixChain | None = None,
+        chain: Chain | None = None,
     ) -> int:
         """A new request. Returns how many of its first tokens are cached: their blocks are held
         from now on and need not be computed. At least one token of the prompt always remains.
@@ -122,8 +123,9 @@ class BlockManager:
         if not self.prefix_caching:
             chain = None
         elif chain is None and prompt_tokens is not None:
-            chain = PrefixChain(self.granule, identity or PrefixIdentity())
-            chain.extend(prompt_tokens)
+            hashed = PrefixChain(self.granule, identity or PrefixIdentity())
+            hashed.extend(prompt_tokens)
+            chain = hashed
         if prompt_tokens is not None:
             self._granter.refuse_length(request, len(prompt_tokens))
         elif chain is not None:
@@ -150,12 +152,13 @@ class BlockManager:
         copies = self._granter.grant([Move(live, computed, num_new_tokens, lookahead, True)])
         for g, (table, slots) in enumerate(zip(self.tables, self._slots, strict=True)):
             written = table.spec.written(computed, num_new_tokens, live.limits)
-            self._scratch.note_written(g, live.row, written, len(slots.all.view()))
-            slots.extend(table.slots(live.row, written), decode=False)
+            self._scratch.note_written(g, live.row, written, len(slots.all))
+            slots.all.extend_later(table.later_slots(live.row, written))
         self._seats.num_tokens[live.row] = computed + num_new_tokens
         self._granter.look_anew(live.row)
         if live.chain is not None:
-            live.pending.extend(np.asarray(token_ids).tolist())
+            if len(token_ids):
+                live.pending.extend(np.asarray(token_ids).tolist())
             self.prefixes.complete(live, computed, num_new_tokens)
         return copies
 
@@ -243,7 +246,7 @@ class BlockManager:
     def begin_step(self) -> None:
         """The step before has run: forget its slots; the states it computed may be hit."""
         self.end_step()
-        self.prefixes.begin_step()
+        self.prefixes.unwritten.clear()
         for slots in self._slots:
             slots.clear()
 
@@ -371,7 +374,8 @@ class BlockManager:
                 "fit (max_num_batched_tokens): allocate a smaller chunk"
             )
         self._granter.refuse_length(live.name, computed + new)
-        token_bytes(token_ids)
+        if len(token_ids):
+            token_bytes(token_ids)
         known = live.known_tokens + len(token_ids)
         if live.chain is not None and known < computed + new:
             raise BlockError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvpipe.cache.load import most_running, running
 from kvpipe.cache.scratch import GroupScratch
 from kvpipe.notes import Note
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
@@ -149,15 +150,13 @@ class Capacity:
 
     @property
     def requests_running(self) -> int:
-        """Requests of request_len in a running server: all decode, one of them reads its prompt."""
-        peak, steady = self._blocks()
-        return max(0, self.usable_blocks - (peak - steady)) // max(1, steady)
+        """Requests of request_len in a running server (load.py)."""
+        return most_running(self.usable_blocks, *self._blocks())
 
     def blocks_of(self, requests: int) -> int:
-        """Blocks of that many requests of request_len, all decoding but one, which reads its
-        prompt: the tokens of one step are prompts, wherever they belong."""
-        peak, steady = self._blocks()
-        return requests * steady + max(0, peak - steady)
+        """Blocks of a running load of that many requests of request_len: the tokens of one step
+        are prompts, wherever they belong."""
+        return running(requests, self.request_len).units(*self._blocks())
 
     def _blocks(self) -> tuple[int, int]:
         """Of one request, over all groups: at its peak, in steady state."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared
+from kvpipe.cache.load import ENDS
 from kvpipe.pipeline import Prepared
 from kvpipe.report.engine_plan import figures
 from kvpipe.report.identity import identity
@@ -61,7 +62,7 @@ def _table(found: Sequence[Compared], title: str) -> Section:
         rows=[_row(each) for each in found],
         paragraphs=[
             Line(
-                "users: requests at once, all decoding; at peak: all reading their prompts. "
+                f"users: requests at once, steady ({ENDS['steady']}); at peak: {ENDS['peak']}. "
                 "tokens: held by requests of that length. longest: one request alone. lost: of the "
                 "cache, what nobody reads. rules: checked against the engine's code, read in it, "
                 "or inferred",

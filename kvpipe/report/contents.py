@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from kvpipe.cache.load import ENDS
 from kvpipe.cache.plan import Capacity, Plan, SlotFacts
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
@@ -94,9 +95,9 @@ def _capacity(
         f"longest request: {cap.longest_request:,} tokens, alone in the cache",
         f"a request costs {size(cap.bytes_fixed)} + {size(cap.bytes_per_token)} a token (steady "
         "state, from above)",
-        f"at the peak: each reads its prompt, {plan.limits.tokens_in_flight:,} tokens in flight; "
-        f"running: all decode but one, which reads its prompt ({size(in_flight)} more, once); "
-        "steady: each decodes",
+        f"at the peak: {ENDS['peak']}, {plan.limits.tokens_in_flight:,} tokens in flight; "
+        f"running: {ENDS['running']} ({size(in_flight)} more, once); "
+        f"steady: {ENDS['steady']}",
     ]
     if cap.scratch_blocks:
         paragraphs.append(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from kvpipe.cache.load import ENDS
 from kvpipe.engines.plan import EnginePlan
 from kvpipe.pipeline import Prepared
 from kvpipe.report.identity import identity
@@ -60,8 +61,8 @@ def _users(plan: EnginePlan) -> Section:
     most = "" if plan.max_requests is None else f" (the engine runs at most {plan.max_requests:,})"
     lines = [
         Line(
-            f"{users.peak:,} all reading their prompts, {users.steady:,} all decoding{most}; one "
-            f"more lacks: {users.limit}"
+            f"peak ({ENDS['peak']}): {users.peak:,}; steady ({ENDS['steady']}): "
+            f"{users.steady:,}{most}; one more lacks: {users.limit}"
         ),
         Line(f"tokens held: {plan.tokens:,}; longest request alone: {plan.longest:,} tokens"),
     ]
