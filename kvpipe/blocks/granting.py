@@ -83,7 +83,8 @@ class Granter:
         used = aside
         for live, changes in plans:
             live.forked, live.drafted = False, 0
-            self.scratch.granted.add(live.row)
+            if self.scratch.enabled:
+                self.scratch.granted.add(live.row)
             for g, change in enumerate(changes):
                 copies += self._enter(g, live.row, change, fresh[used : used + change.num_new])
                 used += change.num_new
