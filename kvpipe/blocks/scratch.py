@@ -15,7 +15,7 @@ are counted in the units of `GroupScratch`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +87,7 @@ class StepScratch:
         fresh = [i for i in change.take if i >= stop // table.span or has(stays, i)]
         pushed_out = self._pushed_out(table, row, change, stays, stop // table.span)
         pairs = tuple(zip(pushed_out, fresh, strict=False))
-        return replace(change, take=fresh[len(pairs) :], aside=aside, moved=pairs)
+        return change._replace(take=fresh[len(pairs) :], aside=aside, moved=pairs)
 
     def _pushed_out(
         self, table: GroupTable, row: int, change: Change, stays: tuple[range, ...], stop: int
