@@ -27,6 +27,7 @@ from kvpipe.stages.grouping.planning import plan
 torch = pytest.importorskip("torch")
 
 from kvpipe.backends.torch_ import TorchBackend  # noqa: E402
+from kvpipe.blocks.slots import LaterSlots  # noqa: E402
 from kvpipe.blocks.table import GroupTable  # noqa: E402
 
 BACKEND = TorchBackend()
@@ -302,8 +303,8 @@ def test_a_wrong_operation_of_the_backend_is_seen_by_one_of_the_two_readings(
 
 
 def test_slots_of_the_manager_that_its_block_tables_do_not_confirm_are_seen(monkeypatch) -> None:
-    true = GroupTable.slots
-    monkeypatch.setattr(GroupTable, "slots", lambda *given: true(*given) ^ 1)
+    true = LaterSlots.now
+    monkeypatch.setattr(LaterSlots, "now", lambda slots: true(slots) ^ 1)
     assert bind(MODELS["full"]).verify.mismatches > 0
 
 

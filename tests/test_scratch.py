@@ -238,19 +238,25 @@ def test_a_grant_that_runs_short_of_scratch_changes_nothing() -> None:
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_no_step_of_a_request_holds_more_than_is_planned(name: str, ahead: int) -> None:
     """Any chunks, then decoding to the end."""
+    groups, slot = ARENAS[name]
+    config = arena_of(groups, 400, slot)
     for batch in (5, 17, 40):
-        most, random = 0, Random(batch)
+        limits = RequestLimits(
+            max_model_len=90, max_num_batched_tokens=batch, num_lookahead_tokens=ahead
+        )
+        planned = stepped([spec for spec, *_ in groups], config.scratch, limits)
+        manager, random = BlockManager(config, limits), Random(batch)
         for _ in range(12):
-            arena = manager_of(name, 400, batch, ahead=ahead)
-            arena.add("a", 70)
-            while (left := 70 - arena.live["a"].stored) > 0:
-                arena.step({"a": min(left, random.choice((batch, random.randint(1, batch))))}, [])
-            while arena.live["a"].stored < 90 - 2 * ahead:
-                arena.step({}, ["a"], drafts=ahead)
-            most = max(most, arena.most_held)
-        config, limits = arena.manager.config, arena.limits
-        planned = stepped([group.spec for group in config.groups], config.scratch, limits)
-        assert most <= planned.total, (batch, most, planned)
+            manager.add_request("a")
+            while (stored := manager.num_tokens("a")) < 90 - ahead:
+                manager.begin_step()
+                if stored < 70:
+                    new = random.choice((batch, random.randint(1, batch)))
+                    manager.allocate("a", min(70 - stored, new))
+                else:
+                    manager.append(["a"], None, ahead)
+                assert manager.pool.stats().in_use <= planned.total, (batch, stored, planned)
+            manager.free("a")
 
 
 # --- the plan -------------------------------------------------------------------------------------

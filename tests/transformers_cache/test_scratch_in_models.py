@@ -62,6 +62,7 @@ def test_tokens_and_logits_are_those_of_transformers(family: str, block_size: in
         assert cache.peak_bytes_held <= served(model, plain)[1].peak_bytes_held
 
 
+@pytest.mark.full
 def test_uneven_chunks_of_layers_share_scratch() -> None:
     """Five windows in one table beside one full layer in blocks of another size."""
     model = reference("gemma3").model
@@ -80,14 +81,16 @@ def test_a_chunk_longer_than_a_window_takes_fewer_blocks_in_scratch() -> None:
     needs the last 23 tokens, in 4 blocks; the other 8 of each row lie two to a slot, since the
     table has two layers."""
     model, few = reference("gemma2").model, {"max_new_tokens": 2, "min_new_tokens": 2}
-    held = []
+    own, held = generate(model, prompts((90, 90)), **few), []
     for scratch in (False, True):
         cache = bind(model, plan_of(model, scratch=scratch))
         try:
-            generate(model, prompts((90, 90)), cache, **few)
+            found = generate(model, prompts((90, 90)), cache, **few)
         finally:
             cache.bound.unbind()
         held.append(cache.bound.store.peak_blocks)
+        assert_equal(own, found)
+        assert max_difference(own, found) == 0.0
     assert WINDOW == 24 and held == [2 * 2 * 12, 2 * 12 + 2 * 4 + 2 * 8 // 2]
 
 

@@ -57,7 +57,8 @@ def prove_scratch(
     longest: int,
     seed: int,
 ) -> ScratchProof:
-    """longest: tokens of the request, at most. Leaves the buffers as it found them."""
+    """longest: tokens of the request, at most. Arrays whose pages are split into kernel blocks, as
+    no layer here reads through scratch, are left out. Leaves the buffers as it found them."""
     from kvpipe.blocks import BlockManager
 
     manager = BlockManager(config, limits, max_num_requests=1)
