@@ -618,15 +618,15 @@ def test_a_silent_hub_is_said_at_once_unless_the_library_kept_a_copy(
 
 
 class PublicHub(BaseHTTPRequestHandler):
-    """One public repository, one that is not, and one whose file never ends."""
+    """One public repository, one that is not, and one with a file of 40 MiB."""
 
     def do_GET(self) -> None:
         shown = json.dumps(LLAMA) if self.path == "/org/name/resolve/v2/config.json" else None
-        self.send_response(200 if shown or "endless" in self.path else 401)
+        self.send_response(200 if shown or "huge" in self.path else 401)
         self.end_headers()
         with suppress(OSError):  # the reader has gone
-            if "endless" in self.path:
-                while True:
+            if "huge" in self.path:
+                for _ in range(40):
                     self.wfile.write(b" " * 2**20)
             self.wfile.write((shown or "").encode())
 
@@ -659,9 +659,9 @@ def test_without_huggingface_hub_what_is_not_public_says_what_to_install(
     assert len(caught.value.lines()) == 1
 
 
-def test_a_file_of_the_hub_that_does_not_end_is_refused(without_the_library: None) -> None:
+def test_a_file_of_the_hub_that_is_too_long_is_refused(without_the_library: None) -> None:
     with pytest.raises(ConfigError, match="more than 16 MiB"):
-        read_place(repo="org/endless")
+        read_place(repo="org/huge")
 
 
 def test_a_stretched_context_is_stretched_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gguf_files import gguf
 from model_facts import configs, models
-from readme import BLOCK, output, pages, shown
+from readme import BLOCK, block, pages, shown
 
 from docs import DOCS
 from docs import pages as made_pages
@@ -88,5 +88,5 @@ def steady(text: str, is_here: bool) -> str:
 @pytest.mark.parametrize(("page", "command", "kept"), OUTPUTS)
 def test_outputs_that_are_shown_are_current(page: str, command: str, kept: str) -> None:
     is_here = "device=" not in command and "--on" not in command
-    fresh, before = (steady(text, is_here) for text in (output(command), kept))
+    fresh, before = (steady(text, is_here) for text in (block(command), kept))
     assert fresh == before, f"python tools/readme.py {page}"

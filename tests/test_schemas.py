@@ -105,6 +105,7 @@ def test_a_document_says_of_what_it_is_and_is_as_its_schema_says(command, reques
     [
         ("compare", ["compare", "model=qwen3_8b", "device=l4", "scheduler.max_model_len=4096"]),
         ("compare", ["compare", "model=llama4_scout", "device=b300", "weights=fp8"]),
+        ("explain", ["explain", "steady"]),
         ("fleet", ["find", "model=qwen3_8b", "want.device=[l4,h200]", "want.requests=90"]),
         ("traced_fleet", ["find", "model=qwen3_8b", "want.device=[l4,h200]", *TRACED]),
         ("engine_plan", ["run", "model=qwen3_next", "device=h200", "tp=4", "engine=sglang"]),
@@ -115,7 +116,7 @@ def test_engines_side_by_side_are_as_their_schema_says(name, words):
     prepared = prepared_request(words_to_overrides(words)).prepared
     document = prepared.config.plugins["command"].make(Command).run(prepared, None).document
     check(name, document)
-    assert document["schema"] == f"kvpipe.{name}"
+    assert document["schema"] == f"kvpipe.{'explanation' if name == 'explain' else name}"
 
 
 @pytest.mark.parametrize(

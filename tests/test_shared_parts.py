@@ -22,6 +22,7 @@ JOBS = [
     for length in (4096, 8192)
     for cache in ("full", "fp8")
 ]
+JOBS += [["model=llama", "device=h200", f"layout={name}"] for name in ("flash_attn", "kv_packed")]
 
 
 def test_a_job_after_others_leaves_what_it_leaves_alone(tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def _lines(block: str) -> Iterator[str]:
     return iter(re.sub(r"\s*\\\n\s*", " ", block).splitlines())
 
 
+def block(command: str) -> str:
+    """The command as it is typed, and what it prints."""
+    return f"$ {command}\n{output(command)}"
+
+
 def output(command: str) -> str:
     """What the command prints, stdout and stderr, in an empty folder."""
     match = _COMMAND.fullmatch(command)
@@ -64,7 +69,7 @@ def output(command: str) -> str:
 def main() -> None:
     for page in [Path(name) for name in sys.argv[1:]] or pages():
         text = page.read_text(encoding="utf-8")
-        fresh = BLOCK.sub(lambda found: found[1] + output(found[2]) + found[4], text)
+        fresh = BLOCK.sub(lambda found: found[1] + block(found[2]) + found[4], text)
         page.write_text(fresh, encoding="utf-8")
 
 

@@ -12,9 +12,7 @@ from kvpipe.pipeline import Prepared
 from kvpipe.report.engine_plan import figures
 from kvpipe.report.identity import identity
 from kvpipe.text.figures import percent, size
-from kvpipe.text.lines import Line, Section, shell_lines
-
-COMMAND_WIDTH = 96
+from kvpipe.text.lines import Command, Line, Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +130,13 @@ def _said(each: Compared) -> tuple[str, ...]:
     return each.plan.printed or ("nothing about its capacity",)
 
 
-def _commands(plans: Sequence[Compared]) -> Iterator[Line]:
+def _commands(plans: Sequence[Compared]) -> Iterator[Line | Command]:
     for each in plans:
         plan = each.plan
         assert plan is not None
         yield Line(f"  {each.name}:", "faint")
         if plan.start.command:
-            yield from shell_lines(plan.start.command, COMMAND_WIDTH, "    ")
+            yield Command(plan.start.command, "    ")
         else:
             yield Line("    no flags say this plan")
         for name, text in plan.start.files.items():

@@ -17,7 +17,7 @@ from kvpipe.report.verdict import verdict_of
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
 from kvpipe.text.figures import count, percent, size
-from kvpipe.text.lines import Line, Section, shell_lines
+from kvpipe.text.lines import Command, Line, Section
 
 
 def contents(report: ReportInput) -> list[Section]:
@@ -38,9 +38,7 @@ def contents(report: ReportInput) -> list[Section]:
     sections += _notes(report)
     sections.append(_end(report))
     if report.serve:
-        sections.append(
-            Section(title="To serve this plan", verbatim=list(shell_lines(report.serve, 78)))
-        )
+        sections.append(Section(title="To serve this plan", verbatim=[Command(report.serve)]))
     return sections
 
 

@@ -11,9 +11,7 @@ from kvpipe.engines.plan import EnginePlan
 from kvpipe.pipeline import Prepared
 from kvpipe.report.identity import identity
 from kvpipe.text.figures import percent, size
-from kvpipe.text.lines import Line, Section, shell_lines
-
-COMMAND_WIDTH = 96
+from kvpipe.text.lines import Command, Line, Section
 
 
 def sections(plan: EnginePlan, model: str, device: str) -> list[Section]:
@@ -74,7 +72,7 @@ def _users(plan: EnginePlan) -> Section:
 
 
 def _start(plan: EnginePlan) -> Section:
-    lines = [*shell_lines(plan.start.command, COMMAND_WIDTH, "  ")]
+    lines: list[Line | Command] = [Command(plan.start.command, "  ")]
     for name, text in plan.start.files.items():
         lines += [Line(f"  {name}:"), *(Line(f"    {line}") for line in text.splitlines())]
     return Section(

@@ -10,10 +10,9 @@ from kvpipe.answers.fleet import Fleet, FleetAnswer, Replica, Wanted
 from kvpipe.answers.fleet_candidates import Shape
 from kvpipe.report.pareto import Point, pareto
 from kvpipe.text.figures import count
-from kvpipe.text.lines import Line, Section, shell_lines
+from kvpipe.text.lines import Command, Line, Section
 
 MOST_ROWS = 12
-COMMAND_WIDTH = 96
 
 
 def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
@@ -37,8 +36,10 @@ def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     if not found:
         return [table]
     best = found[0]
-    lines = [Line(f"  on each of {count(best.replicas, 'replica')}:", "faint")]
-    lines += shell_lines(best.replica.command, COMMAND_WIDTH, "  ") if best.replica.command else []
+    lines: list[Line | Command] = [
+        Line(f"  on each of {count(best.replicas, 'replica')}:", "faint"),
+        *([Command(best.replica.command, "  ")] if best.replica.command else []),
+    ]
     return [table, Section(title="The first of them, to start", verbatim=lines)]
 
 

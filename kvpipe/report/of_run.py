@@ -12,6 +12,7 @@ from kvpipe.cache.addresses import AddressMap
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
+from kvpipe.report.document import plain
 from kvpipe.report.folded import SharedPart
 from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.request.want import requests_asked
@@ -59,7 +60,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
 
 @lru_cache(maxsize=32)
 def _told(where: AddressMap) -> SharedPart:
-    return SharedPart(where.to_json())
+    return SharedPart(plain(where.to_json()))
 
 
 def model_words(resolved: ResolvedRun) -> str:
