@@ -31,9 +31,12 @@ def test_the_wheel_has_one_package_and_every_option_file(wheel: Path) -> None:
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "conf").rglob("*.yaml")}
     assert shipped == ours
     sources = {
-        str(p.relative_to(ROOT)) for p in (ROOT / "kvpipe").rglob("*") if p.suffix in (".cu", ".h")
+        str(p.relative_to(ROOT))
+        for p in (ROOT / "kvpipe").rglob("*")
+        if p.suffix in (".cu", ".h", ".html", ".css", ".js")
     }
-    assert sources and sources <= set(names), "the kernels are compiled where they are used"
+    assert sources <= set(names), "kernels are compiled where they are used; a page has its parts"
+    assert {Path(name).suffix for name in sources} == {".cu", ".h", ".html", ".css", ".js"}
 
 
 def test_the_wheel_runs_in_an_empty_directory(wheel: Path, tmp_path: Path) -> None:

@@ -207,6 +207,12 @@ def test_no_file_outside_the_chosen_folder_is_read(folder: Path) -> None:
         for path in ("/subject", "/plan"):
             answer = client.ask(path, {"model": model, "device": "l4", "changes": {}})
             assert answer.code == 400, model
+    number = [file.name for file in shelf.files].index("good/config.json")
+    asked = {"model": number, "device": "l4", "changes": {"scheduler.max_model_len": 1024}}
+    assert client.ask("/plan", asked).code == 200
+    (folder / "good" / "config.json").unlink()
+    (folder / "good" / "config.json").symlink_to(folder.parent / "secret" / "config.json")
+    assert client.ask("/plan", asked).code == 400, "a link that took the place of a file"
     for device in ("../model/llama", "/etc/passwd", ""):
         assert client.ask("/subject", {"model": "llama", "device": device}).code == 400
     for key, value in (("model.path", "/etc/passwd"), ("profiling.path", "x"), ("device", "l4")):
@@ -234,7 +240,8 @@ def test_no_upload_is_executed(client: Client) -> None:
 
 
 def test_what_is_too_large_or_no_json_is_refused(client: Client) -> None:
-    assert client.ask("/plan", b" " * (LARGEST_JSON + 1)).code == 400
+    whole = json.dumps({**LLAMA, "changes": {}}).encode()
+    assert client.ask("/plan", whole + b" " * LARGEST_JSON).code == 400
     for body in (b"", b"[]", b"\xff", b"[" * 10_000, b'{"model": 1.5, "device": "l4"}'):
         assert client.ask("/plan", body).code == 400, body[:20]
     large = json.dumps({"a": "x" * LARGEST_BYTES["config"]}).encode()

@@ -90,6 +90,8 @@ class Live:
         return [model, f"device={choice.device}", *kept]
 
     def _planner(self, choice: Choice) -> Planner:
+        if isinstance(choice.model, int):
+            self.shelf.file(choice.model)  # what lies there may be another thing by now
         if choice not in self._planners:
             while len(self._planners) >= MOST_KEPT:
                 self._planners.pop(next(iter(self._planners)))

@@ -52,10 +52,15 @@ class Shelf:
         return tuple(self._files)
 
     def file(self, number: int) -> ShelfFile:
-        """ConfigError for a number that no file has."""
+        """ConfigError for a number that no file has, or whose file leads elsewhere by now."""
+        wanted = "one that was chosen or dropped"
         if not 0 <= number < len(self._files):
-            raise ConfigError(Problem("file", "one that was chosen or dropped", f"{number}"))
-        return self._files[number]
+            raise ConfigError(Problem("file", wanted, f"{number}"))
+        file = self._files[number]
+        homes = [Path(self._dropped.name), *([self.folder] if self.folder else [])]
+        if not any(_stays(home.resolve(), file.path, file.kind) for home in homes):
+            raise ConfigError(Problem("file", wanted, f"'{file.name}', which leads elsewhere"))
+        return file
 
     def drop(self, name: str, content: bytes) -> int:
         """Keep a dropped file, under a name of ours; its number."""
