@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from kvpipe.answers.traced_fleet import TracedAnswer, TracedFleet, TracedLoad, Waits, of
-from kvpipe.report.fleet import COMMAND_WIDTH, cost_axis, refusals, shape_of
+from kvpipe.report.fleet import cost_axis, refusals, shape_of
 from kvpipe.report.pareto import Point, pareto
 from kvpipe.simulation.latencies import Percentiles
 from kvpipe.text.figures import count
-from kvpipe.text.lines import Line, Section, shell_lines
+from kvpipe.text.lines import Command, Line, Section
 
 
 def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section]:
@@ -34,8 +34,10 @@ def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section
     if not found:
         return [table]
     best = found[0]
-    lines = [Line(f"  on each of {count(best.replicas, 'replica')}:", "faint")]
-    lines += shell_lines(best.server.command, COMMAND_WIDTH, "  ")
+    lines = [
+        Line(f"  on each of {count(best.replicas, 'replica')}:", "faint"),
+        Command(best.server.command, "  "),
+    ]
     return [table, Section(title="The first of them, to start", verbatim=lines)]
 
 

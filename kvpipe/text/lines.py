@@ -71,8 +71,10 @@ def lay_out(sections: Sequence[Section], width: int) -> Iterator[Line]:
         for paragraph in section.paragraphs:
             yield from wrap(paragraph.text, width, paragraph.style)
         for item in section.verbatim:
-            is_line = isinstance(item, Line)
-            yield from [item] if is_line else shell_lines(item.text, width - 2, item.indent)
+            if isinstance(item, Command):
+                yield from shell_lines(item.text, width - 2, item.indent)
+            else:
+                yield item
 
 
 def shell_lines(command: str, width: int, indent: str = "") -> Iterator[Line]:
