@@ -47,7 +47,7 @@ def opened(browser: Any, url: str, *, width: int = 1440, scheme: str = "light") 
     tab.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     tab.on("pageerror", lambda error: said.append(f"raised: {error}"))
     tab.goto(url)
-    tab.wait_for_function("document.getElementById('verdict').textContent !== ''")
+    tab.locator("#verdict:not(:empty)").wait_for()
     yield tab
     context.close()
     assert said == []

@@ -6,19 +6,21 @@ import random
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from typing import Any
 
+from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import flags_to_words, words_to_overrides
 from kvpipe.page.planner import planned_report
-from kvpipe.pipeline import make_backend, plan_with, profile_ranks
+from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
 from kvpipe.report.accounts import CAUSES, replicas_of, split_bytes
 from kvpipe.report.base import Answer
 from kvpipe.report.verdict import verdict_of
+from kvpipe.stages.profiling.base import MemoryProfile
 
 SMALL = ("page", "llama", "--on", "h100", "command.batches=[2048]", "command.cards=[1,2]")
 SMALL = (*SMALL, "command.lengths=[1024,32768,131072]")
@@ -87,19 +89,24 @@ class Told:
     card_bytes: int
 
 
+@lru_cache(maxsize=64)
+def fresh(words: tuple[str, ...]) -> tuple[Prepared, MemoryProfile, Plan]:
+    """A request of that command line, planned; kept for other numbers of users."""
+    made = prepared_request(words_to_overrides(words)).prepared
+    profile = profile_ranks(made, make_backend(made.config, made.resolved.backend))
+    return made, profile, plan_with(made, profile.available_kv_bytes)
+
+
 def told(line: str) -> Told:
-    """A fresh request of that command line, planned; the account of its load is made here."""
+    """What the planner says to a command line; the account of its load is made here."""
     _, _, *words = shlex.split(line)
+    users = int(next(word for word in words if word.startswith("want.requests=")).split("=")[1])
     try:
-        made = prepared_request(words_to_overrides(words)).prepared
-        backend = make_backend(made.config, made.resolved.backend)
-        profile = profile_ranks(made, backend)
-        plan = plan_with(made, profile.available_kv_bytes)
+        made, profile, plan = fresh(tuple(w for w in words if not w.startswith("want.requests=")))
     except DoesNotFit as error:
         return Told(status="does_not_fit", says=error.lines()[0], causes={}, card_bytes=0)
     except KvpipeError as error:
         return Told(status="wrong_request", says=error.lines()[0], causes={}, card_bytes=0)
-    users = made.config.want["requests"]
     report = replace(planned_report(made, profile, plan), requests_asked=users)
     cap, config = plan.capacity, plan.ranks[0].config
     assert cap is not None

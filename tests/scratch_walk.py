@@ -190,7 +190,8 @@ class Arena:
         self.live[child] = replace(self.live[parent])
 
     def swap(self, name: Hashable) -> None:
-        """Out to somewhere else, and in again at other blocks."""
+        """Out to somewhere else, and in again at other blocks; gone where there is no room for
+        those that it shared."""
         units, served = self.manager.config.bytes_per_block, self.live.pop(name)
 
         def save(group: int, ids: Any) -> list[list[dict[int, Value]]]:
@@ -202,7 +203,10 @@ class Arena:
                     self.memory[block * units + unit] = cell
 
         self.manager.swap_out(name, save)
-        self.manager.swap_in(name, restore)
+        try:
+            self.manager.swap_in(name, restore)
+        except OutOfBlocks:
+            return
         self.live[name] = served
 
     def accept(self, name: Hashable, num: int) -> None:

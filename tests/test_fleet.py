@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from functools import cache
 
 import pytest
+import yaml
 
 from kvpipe.answers.fleet import FleetAnswer, Wanted, plan_fleet
 from kvpipe.answers.speed import speed_of
@@ -104,3 +107,32 @@ def test_a_fleet_is_told_in_a_table_and_a_wrong_card_with_those_that_are(
     assert run([*words, "want.device=[h101]"]) == 2
     assert "want.device: expected names of device=..., got 'h101'" in capsys.readouterr().err
     assert run([*words, "want.device=[t4]", "want.token_ms=0.1"]) == 1
+
+
+@pytest.mark.parametrize("kind", ["compose", "kubernetes"])
+def test_a_fleet_is_written_as_a_file_that_starts_it(kind, tmp_path, monkeypatch) -> None:
+    """Every replica with the planned line, on as many cards as it was planned on, none twice."""
+    monkeypatch.chdir(tmp_path)
+    words = ["find", "model=llama", "engine=vllm", "want.requests=150", "want.length=8192"]
+    asked = ["want.device=[l40s]", f"want.write={kind}", "hydra.run.dir=out", "report=none"]
+    assert run([*words, *asked]) == 0
+    best = json.loads((tmp_path / "out/find.json").read_text())["fleets"][0]
+    line, each = shlex.split(best["command"]), best["tp"] * best["pp"]
+    assert best["replicas"] > 1 and line[:2] == ["vllm", "serve"]
+    if kind == "compose":
+        services = yaml.safe_load((tmp_path / "out/compose.yaml").read_text())["services"]
+        assert len(services) == best["replicas"]
+        assert all(service["entrypoint"] == line for service in services.values())
+        cards = [
+            card
+            for service in services.values()
+            for device in service["deploy"]["resources"]["reservations"]["devices"]
+            for card in device["device_ids"]
+        ]
+        assert cards == [str(card) for card in range(best["cards"])]
+    else:
+        spec = yaml.safe_load((tmp_path / "out/deployment.yaml").read_text())["spec"]
+        [server] = spec["template"]["spec"]["containers"]
+        assert spec["replicas"] == best["replicas"] and server["command"] == line
+        assert server["resources"]["limits"]["nvidia.com/gpu"] == each
+        assert server["image"].startswith("vllm/vllm-openai:v0.")

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import opened, started
+from browser import opened
 from page_requests import answered, command_line, places, segments, small_page, told
 
 pytestmark = pytest.mark.browser
 SCREENS = [(375, "light"), (375, "dark"), (1440, "light"), (1440, "dark")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,10 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "device=cpu", "trace=azure_code_sample", "engine=vllm_0_33"],
     ),
     "doctor": (["sample"],),
+    "fit_speed": (
+        ["sample", "model=llama", "device=h100"],
+        ["sample", "model=llama", "device=h200", "parallel.tensor_parallel_size=2"],
+    ),
     "explain": ([], ["peak"]),
     "compare": (
         ["model=llama", "device=h100", "scheduler.max_model_len=8192"],

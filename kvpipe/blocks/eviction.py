@@ -55,7 +55,7 @@ class EvictionOrder:
     def pop(self, num: int) -> Ids:
         """The num oldest blocks, oldest first; num must not exceed count."""
         assert num <= self.count, f"{num} blocks asked of {self.count}"
-        taken: list[Ids] = [np.empty(0, np.intp)]
+        taken: list[Ids] = []
         missing = num
         while missing:
             stop = min(self._tail, self._head + max(missing, 64))
@@ -64,7 +64,7 @@ class EvictionOrder:
             missing -= len(live)
             taken.append(ids[live])
             self._head = stop if missing else self._head + int(live[-1]) + 1
-        popped = np.concatenate(taken)
+        popped = taken[0] if len(taken) == 1 else np.concatenate((*taken, np.empty(0, np.intp)))
         self.remove(popped)
         return popped
 

@@ -7,8 +7,8 @@ to write into where another request still reads it. Requests that only decode go
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,7 @@ from kvpipe.blocks.table import Change, GroupTable, SteadyStep
 from kvpipe.specs.base import RequestLimits
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One request in a step: tokens stored before it, tokens it brings, room for draft tokens.
     is_chunk: the tokens are sure, and many: scratch may take what does not survive the step."""
 
@@ -60,6 +59,8 @@ class Granter:
     # --- one by one ----------------------------------------------------------------------------
     def grant(self, moves: Sequence[Move]) -> tuple[BlockCopy, ...]:
         """All blocks for all moves, or OutOfBlocks; the copies to make before the step writes."""
+        if len(moves) == 1 and not moves[0].live.forked and not self.scratch.enabled:
+            return self._grant_alone(moves[0], self._changes(moves[0], {}))
         copied: dict[int, int] = {}  # references that copies of this very step take away
         plans = [(move.live, self._changes(move, copied)) for move in moves]
         sizes = [sum(c[g].num_new for _, c in plans) for g in range(len(self.tables))]
@@ -72,7 +73,7 @@ class Granter:
             for g, table in enumerate(self.tables)
             if len(changes[g].drop)
         ]
-        who = f"request {moves[0].live.name!r}" if len(moves) == 1 else f"{len(moves)} requests"
+        who = f"{len(moves)} requests" if len(moves) > 1 else f"request {moves[0].live.name!r}"
         self.refuse_shortage(who, sizes, dropped)
         for blocks in dropped:
             self.pool.free(blocks)
@@ -82,11 +83,37 @@ class Granter:
         used = aside
         for live, changes in plans:
             live.forked, live.drafted = False, 0
-            self.scratch.granted.add(live.row)
+            if self.scratch.enabled:
+                self.scratch.granted.add(live.row)
             for g, change in enumerate(changes):
                 copies += self._enter(g, live.row, change, fresh[used : used + change.num_new])
                 used += change.num_new
         return tuple(copies)
+
+    def _grant_alone(self, move: Move, changes: Sequence[Change]) -> tuple[BlockCopy, ...]:
+        """The same of one request that shares no block it writes into."""
+        live, pool = move.live, self.pool
+        row = live.row
+        sizes = [len(change.take) for change in changes]
+        dropped = [
+            table.blocks(row, change.drop)
+            for table, change in zip(self.tables, changes, strict=True)
+            if len(change.drop)
+        ]
+        if sum(sizes) > pool.num_free:
+            self.refuse_shortage(f"request {live.name!r}", sizes, dropped)
+        for blocks in dropped:
+            pool.free(blocks)
+        fresh, used = pool.allocate(sum(sizes)), 0
+        live.drafted = 0
+        for table, change, size in zip(self.tables, changes, sizes, strict=True):
+            if len(change.drop):
+                table.put(row, change.drop, table.absent)
+            if size:
+                table.put(row, change.take, fresh[used : used + size])
+            table.held[row] = change.want
+            used += size
+        return ()
 
     def refuse_shortage(self, who: str, sizes: Sequence[int], dropped: Sequence[Ids] = ()) -> None:
         """OutOfBlocks naming the first group whose blocks (sizes[g]) the pool cannot give, after
@@ -146,7 +173,7 @@ class Granter:
         if self.pool.references([block])[0] - copied.get(block, 0) < 2:
             return change
         copied[block] = copied.get(block, 0) + 1
-        return replace(change, copy=(index,))
+        return change._replace(copy=(index,))
 
     def _enter(self, group: int, row: int, change: Change, fresh: Ids) -> list[BlockCopy]:
         """Write one change of one row into its table; the copies that it needs."""

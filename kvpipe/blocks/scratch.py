@@ -15,7 +15,7 @@ are counted in the units of `GroupScratch`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -59,10 +59,10 @@ class StepScratch:
 
     def _clear(self) -> None:
         self.granted.clear()
-        # A group: (row, index) -> number of its page in this step; moved blocks and their pages;
-        # slots in scratch, and where among the step's slots they belong.
+        # A group: (row, index) -> number of its page in this step; (row, block, its page) of moved
+        # blocks; slots in scratch, and where among the step's slots they belong.
         self._pages: list[dict[tuple[int, int], int]] = [{} for _ in self.groups]
-        self._moves: list[list[tuple[int, int]]] = [[] for _ in self.groups]
+        self._moves: list[list[tuple[int, int, int]]] = [[] for _ in self.groups]
         self._patches: list[list[tuple[int, int]]] = [[] for _ in self.groups]
         self._used = [0] * len(self.groups)
 
@@ -87,7 +87,7 @@ class StepScratch:
         fresh = [i for i in change.take if i >= stop // table.span or has(stays, i)]
         pushed_out = self._pushed_out(table, row, change, stays, stop // table.span)
         pairs = tuple(zip(pushed_out, fresh, strict=False))
-        return replace(change, take=fresh[len(pairs) :], aside=aside, moved=pairs)
+        return change._replace(take=fresh[len(pairs) :], aside=aside, moved=pairs)
 
     def _pushed_out(
         self, table: GroupTable, row: int, change: Change, stays: tuple[range, ...], stop: int
@@ -123,7 +123,7 @@ class StepScratch:
             block = table.drop_at(row, old)
             table.put(row, (new,), block)
             pages[row, old] = self._next_page(group)
-            self._moves[group].append((block, pages[row, old]))
+            self._moves[group].append((row, block, pages[row, old]))
 
     def _next_page(self, group: int) -> int:
         self._used[group] += 1
@@ -131,9 +131,10 @@ class StepScratch:
 
     def forget(self, row: int) -> None:
         """The row's request is gone; its pages are unused until the step's end."""
-        for pages in self._pages:
+        for pages, moves in zip(self._pages, self._moves, strict=True):
             for key in [key for key in pages if key[0] == row]:
                 del pages[key]
+            moves[:] = [move for move in moves if move[0] != row]
 
     def note_written(self, group: int, row: int, written: range, first: int) -> None:
         """written: positions of the row that the step fills; first: of their slots among all."""
@@ -193,6 +194,6 @@ class StepScratch:
         """[n] entries of the blocks whose pages are copied, and of where to, before a layer
         writes."""
         units = self._of(group).slot_units
-        blocks = np.array([block * units for block, _ in self._moves[group]], np.int64)
-        pages = [self._entry(group, page) for _, page in self._moves[group]]
+        blocks = np.array([block * units for _, block, _ in self._moves[group]], np.int64)
+        pages = [self._entry(group, page) for *_, page in self._moves[group]]
         return blocks, StepArray(np.array(pages, np.int64), np.ones(len(pages), np.bool_))

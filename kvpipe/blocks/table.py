@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,7 @@ from kvpipe.specs.runs import Runs, has, indices
 Ids = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """What one step does to one row, as indices of the row: blocks that are no longer needed, that
     must be had, and that must be copied because another request reads them too. aside: indices that
     lie in scratch for this step. moved: (old, new) indices of blocks whose content goes to scratch

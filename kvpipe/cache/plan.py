@@ -49,13 +49,22 @@ class KVCacheTensor:
     pages: tuple[LayerPages, ...]
 
     @classmethod
-    def of_one_layer(cls, layer: str, page: int, size_bytes: int) -> KVCacheTensor:
-        """A layer's own, page after page. Filled at once, as the pages are."""
-        made = cls.__new__(cls)
-        fields = made.__dict__
-        fields["size_bytes"] = size_bytes
-        fields["pages"] = (LayerPages.one_a_block(layer, page),)
-        return made
+    def each_alone(
+        cls, layers: Sequence[str], pages: Sequence[int], num_blocks: int
+    ) -> tuple[KVCacheTensor, ...]:
+        """One a layer, its pages one after the other from byte 0. The frozen instances are filled
+        at once: field by field takes a quarter of the planning time of a model of like layers."""
+        tensors, new = [], object.__new__
+        for layer, page in zip(layers, pages, strict=True):
+            alone = new(LayerPages)
+            fields = alone.__dict__
+            fields["layer"], fields["offset"], fields["block_stride"] = layer, 0, page
+            fields["layer_stride"], fields["head_stride"] = 0, None
+            tensor = new(cls)
+            fields = tensor.__dict__
+            fields["size_bytes"], fields["pages"] = page * num_blocks, (alone,)
+            tensors.append(tensor)
+        return tuple(tensors)
 
     @property
     def shared_by(self) -> tuple[str, ...]:

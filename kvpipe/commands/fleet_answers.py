@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from kvpipe.answers.fleet import Wanted, plan_fleet
+from kvpipe.answers.fleet_candidates import Shape
 from kvpipe.answers.search import Search
+from kvpipe.answers.serve_line import image_of
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
+from kvpipe.report.deployment import Deployment, written
 from kvpipe.report.fleet import document, picture, sections
 from kvpipe.report.identity import identity
 from kvpipe.request.confdir import CONF_DIR
@@ -40,7 +43,7 @@ def fleet_answer(search: Search) -> Answer:
         exit_code=0 if best else 1,
         lines=partial(lay_out, sections(answer, wanted, _model(search))),
         document={**identity(prepared, "kvpipe.fleet"), **document(answer, wanted)},
-        pictures={PICTURE: drawn} if drawn else {},
+        pictures=_files(search, drawn, (best.replica, best.replicas) if best else None),
         fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
         complaints=() if best else (NOT_SERVED,),
     )
@@ -76,10 +79,44 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> 
         exit_code=0 if best else 1,
         lines=partial(lay_out, told.sections(answer, load, _model(search))),
         document={**identity(prepared, "kvpipe.traced_fleet"), **told.document(answer, load)},
-        pictures={PICTURE: told.picture(answer, load, _model(search))} if best else {},
+        pictures=_files(
+            search,
+            told.picture(answer, load, _model(search)) if best else None,
+            (best.server, best.replicas) if best else None,
+        ),
         fields={"cards": best and best.cards, "fleet": best and best.server.shape.device},
         complaints=() if best else (NOT_SERVED,),
     )
+
+
+def _files(search: Search, drawn: str | None, best: tuple[Started, int] | None) -> dict[str, str]:
+    """The picture, and what starts the fleet where that is asked for and known."""
+    files = {PICTURE: drawn} if drawn else {}
+    kind = search.want.write
+    if kind is None or best is None or not best[0].command:
+        return files
+    server, replicas = best
+    wanted = Deployment(
+        name=_label(search.prepared.resolved.model.name),
+        image=search.want.image or image_of(search.prepared),
+        command=server.command,
+        replicas=replicas,
+        cards=server.shape.cards,
+    )
+    return files | dict([written(kind, wanted)])
+
+
+class Started(Protocol):
+    @property
+    def command(self) -> str: ...
+    @property
+    def shape(self) -> Shape: ...
+
+
+def _label(model: str) -> str:
+    """As Kubernetes and Compose take names."""
+    plain = "".join(c if c.isalnum() and c.isascii() else "-" for c in model.lower())
+    return plain.strip("-")[:50].strip("-") or "model"
 
 
 def refuse_trace(prepared: Prepared, want: Want) -> None:

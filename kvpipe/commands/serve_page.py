@@ -5,6 +5,7 @@ File: served.json (where, until when).
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -90,9 +91,20 @@ def _serve(live: Live, port: int, url: str, prepared: Prepared) -> None:
     config = uvicorn.Config(
         app, host=HOST, port=port, log_level="warning", access_log=False, server_header=False
     )
-    print(f"kvpipe: {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
-    with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run()
+    with _listening(port) as listener:
+        print(f"kvpipe: {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(port: int) -> socket.socket:
+    """ConfigError where somebody else has the port."""
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        got = f"{port} ({error.strerror})"
+        knob = "set command.port=8766"
+        raise ConfigError(Problem("command.port", f"a free port of {HOST}", got, knob)) from error
 
 
 def told_of_log(prepared: Prepared, path: str) -> Iterator[str]:

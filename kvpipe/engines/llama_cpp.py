@@ -1,6 +1,7 @@
 """llama.cpp (llama-server): a context of cells, as many as its sequences need.
 
-Source: ggml-org/llama.cpp@0c1e57098, read and not run against (docs/engines.md).
+Source: ggml-org/llama.cpp@0c1e57098, read; its cells, windows, types and rows of states were held
+against contexts of b64739e, started on a CPU (docs/engines.md).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class LlamaCpp(PlannedEngine):
 
     options: Options
     title: ClassVar[str] = "llama.cpp 0c1e57098"
-    source: ClassVar[str] = "its source, read; not run"
+    source: ClassVar[str] = "contexts of b64739e, started on a CPU; 0c1e57098, read"
     differs: ClassVar[str] = (
         "a context of cells, allocated whole at the start for a fixed number of sequences; its own "
         "default is 4 of them, the plan has as many as fit"
@@ -212,7 +213,7 @@ class LlamaCpp(PlannedEngine):
                 count=context.n_ctx,
                 unit_bytes=sum(map(self._row, layers.full)),
                 demand=_demand(context, context.cells, EveryToken()),
-                mark="read",
+                mark="checked",
                 rule=f"n_ctx in {how}, padded to 256; K {self.options.type_k}, V "
                 f"{self.options.type_v}",
             )
@@ -225,7 +226,7 @@ class LlamaCpp(PlannedEngine):
                 count=cells * context.streams,
                 unit_bytes=sum(map(self._row, rows)),
                 demand=_demand(context, cells, whole),
-                mark="read",
+                mark="checked",
                 rule="every cell (--swa-full)"
                 if self.options.swa_full
                 else f"windows of the sequences and {self.options.n_ubatch} tokens in flight",
@@ -302,7 +303,7 @@ def _states(layers: Stored, context: Context) -> Iterator[EnginePool]:
             count=context.sequences,
             unit_bytes=sum(state.numbers for state in layers.states) * 4,
             demand=PerRequest(),
-            mark="read",
+            mark="checked",
             rule="one row a sequence, in float32",
         )
 

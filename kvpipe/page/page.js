@@ -102,7 +102,7 @@ function showControls() {
   const users = byId("users");
   const nearest = userStops.findIndex((n) => n >= state.users);
   users.value = nearest < 0 ? userStops.length - 1 : nearest;
-  users.setAttribute("aria-valuetext", `${grouped(state.users)} users`);
+  users.setAttribute("aria-valuetext", counted(state.users, "user"));
   byId("users-exact").value = state.users;
   subject().axes.forEach((axis, i) => {
     const range = byId(`axis-${i}`);
@@ -140,7 +140,7 @@ function aboutUsers(found) {
   const limit = found.memory_users > found.users ? ` (memory would hold ${grouped(found.memory_users)})` : "";
   const range = found.low_bytes < found.high_bytes
     ? `, estimated ${size(found.low_bytes)} to ${size(found.high_bytes)}` : "";
-  return `${grouped(found.users)} users run at once${limit}: ${grouped(found.peak_users)} all reading their ` +
+  return `${counted(found.users, "user")} run at once${limit}: ${grouped(found.peak_users)} all reading their ` +
     `prompts, ${grouped(found.steady_users)} all decoding. A request holds ${size(found.request_bytes)}; ` +
     `the cache has ${size(found.cache_bytes)} on each card${range}.`;
 }
@@ -159,7 +159,8 @@ function showMap(found) {
     const part = element("span", { class: kind, "data-cause": name, "data-bytes": bytes,
       title: `${name}: ${size(bytes)} (${grouped(bytes)} bytes)` });
     part.style.flex = `${bytes / total} 0 0`;
-    if (bytes / total > 0.11) part.append(element("b", {}, name), element("i", {}, size(bytes)));
+    const room = map.clientWidth * (bytes / total) - 12;
+    if (room > 7 * Math.max(name.length, size(bytes).length)) part.append(element("b", {}, name), element("i", {}, size(bytes)));
     map.append(part);
     words.push(`${name} ${size(bytes)}`);
     const means = cause < 0 ? "more than there is" : page.causes[cause].means;
@@ -171,6 +172,7 @@ function showMap(found) {
   byId("scale").textContent = `One card of ${size(found.card_bytes)}` + (over ? `, and ${size(over[1])} too much` : "");
 }
 
+const counted = (number, noun) => `${grouped(number)} ${noun}${number === 1 ? "" : "s"}`;
 const quoted = (word) => (/^[A-Za-z0-9_.,:=\/@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 // A line that wraps between its words alone; as text it is the line itself.
@@ -240,8 +242,8 @@ function drawHead() {
 
 function showTable() {
   const rows = rowsShown();
-  byId("plans-about").textContent = `${grouped(rows.length)} plans of ${grouped(stopOf(LENGTH))} tokens, for ` +
-    `${grouped(state.users)} users` + (known ? "; those that were planned so far" : "");
+  byId("plans-about").textContent = `${counted(rows.length, "plan")} of ${grouped(stopOf(LENGTH))} tokens, for ` +
+    counted(state.users, "user") + (known ? "; those that were planned so far" : "");
   for (const head of document.querySelectorAll("#plans th[data-column]")) {
     const mine = head.dataset.column === state.sort;
     head.setAttribute("aria-sort", mine ? (state.down ? "descending" : "ascending") : "none");

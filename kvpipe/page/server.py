@@ -105,7 +105,7 @@ def make_app(live: Live, doors: Doors, read_log: Callable[[str], Iterable[str]])
         content = await _body(request, max(LARGEST_BYTES.values()))
         number = live.shelf.drop(request.query_params.get("name", ""), content)
         file = live.shelf.file(number)
-        told = list(await run_in_threadpool(_told, file, read_log)) if file.kind == "log" else []
+        told = await run_in_threadpool(_told, file, read_log)
         return JSONResponse({"number": number, "kind": file.kind, "name": file.name, "told": told})
 
     async def log(request: Request) -> Response:

@@ -34,9 +34,9 @@ def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section
     if not found:
         return [table]
     best = found[0]
-    lines = [
+    lines: list[Line | Command] = [
         Line(f"  on each of {count(best.replicas, 'replica')}:", "faint"),
-        Command(best.server.command, "  "),
+        *([Command(best.server.command, "  ")] if best.server.command else []),
     ]
     return [table, Section(title="The first of them, to start", verbatim=lines)]
 

@@ -22,7 +22,8 @@ class Want(BaseModel):
     cards to choose from (null: the one that is planned for, searched setting by setting). prices:
     of a card and hour, by device, in any currency. token_ms: the most that a token may take;
     first_token_ms, wait_ms: the first one, and the queue before it, of a trace of requests.
-    percentile: so many percent of the requests are held to these."""
+    percentile: so many percent of the requests are held to these. write: a file that starts the
+    first fleet, its containers of this image (null: the planned release's own)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -34,6 +35,8 @@ class Want(BaseModel):
     first_token_ms: Milliseconds | None = None  # files of third parties lack these
     wait_ms: Milliseconds | None = None
     percentile: Literal[50, 90, 99] = 99
+    write: Literal["compose", "kubernetes"] | None = None
+    image: Annotated[str, Field(min_length=1, max_length=500)] | None = None
 
 
 def requests_asked(want: Mapping[str, Any]) -> int:

@@ -71,10 +71,10 @@ def lay_out(sections: Sequence[Section], width: int) -> Iterator[Line]:
         for paragraph in section.paragraphs:
             yield from wrap(paragraph.text, width, paragraph.style)
         for item in section.verbatim:
-            if isinstance(item, Command):
-                yield from shell_lines(item.text, width - 2, item.indent)
-            else:
+            if isinstance(item, Line):
                 yield item
+            else:
+                yield from shell_lines(item.text, width - 2, item.indent)
 
 
 def shell_lines(command: str, width: int, indent: str = "") -> Iterator[Line]:

@@ -19,15 +19,13 @@ STAMP = "kvpipe-live-complete"
 @dataclass(frozen=True, kw_only=True)
 class Environment:
     """requirements: for pip. removed: packages that cannot stay beside them. module: the import
-    that proves it. variables: what the engine needs set; building: what its installation does.
-    minutes: of two cores, to make it."""
+    that proves it. variables: what the engine needs set. minutes: of two cores, to make it."""
 
     name: str
     requirements: tuple[str, ...]
     module: str
     removed: tuple[str, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
-    building: tuple[tuple[str, str], ...] = ()
     minutes: int = 2
 
     @property
@@ -79,24 +77,17 @@ def _vllm(version: str) -> Environment:
 # kvpipe is imported from its sources in there: its own requirements must be too.
 KVPIPE_NEEDS = ("hydra-core>=1.3.8,<1.4", "omegaconf", "pydantic>=2.9,<3", "rich>=13")
 
-# Of llama.cpp sizes are compared, not speed: what only makes it fast, or sees, is not compiled.
-_LITTLE_OPTIMISED = " ".join(
-    (
-        *("-DLLAVA_BUILD=OFF", "-DGGML_LLAMAFILE=OFF", "-DGGML_CPU_REPACK=OFF"),
-        *("-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DCMAKE_C_FLAGS_RELEASE=-O1"),
-    )
-)
-
 ENVIRONMENTS: dict[str, Environment] = {
     environment.name: environment
     for environment in (
         *(_vllm(version) for version in ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")),
+        # llama.cpp as built into somebody's wheel: the project's own bindings are compiled where
+        # they are installed, a quarter of an hour of one core.
         Environment(
-            name="llama-cpp",  # the project's own bindings: built here
-            requirements=("llama-cpp-python==0.3.36",),
-            module="llama_cpp",
-            building=(("CMAKE_ARGS", _LITTLE_OPTIMISED),),
-            minutes=8,
+            name="llama-cpp",
+            requirements=("cyllama==0.2.18",),
+            module="cyllama.llama.llama_cpp",
+            minutes=1,
         ),
         Environment(
             name="transformers",

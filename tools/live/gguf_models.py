@@ -224,6 +224,7 @@ def _hybrid(name: str, arch: str, state: Tensors, attention: Tensors, **more: An
 def _all() -> Iterator[GgufModel]:
     dense, wide = _attention() | _FEED_FORWARD, _attention(1, 64) | _FEED_FORWARD
     qwen = _attention(bias=True) | _FEED_FORWARD
+    parallel = {part: shape for part, shape in dense.items() if part != "ffn_norm.weight"}
     gemma2, gemma3 = dense | _GEMMA, dense | _GEMMA | _HEAD_NORMS
     one_wide = {"attention__head_count_kv": 1, "attention__key_length": 64}
     window = {"attention__sliding_window": 64}
@@ -240,7 +241,9 @@ def _all() -> Iterator[GgufModel]:
         *("gemma3-listed", "11 windows, 3 full, listed", "gemma3", [gemma3] * 14),
         **(window | {"attention__sliding_window_pattern": listed}),
     )
-    yield _model("cohere2", "3 windows : 1 full", "cohere2", [dense] * 4, logit_scale=1.0, **window)
+    yield _model(
+        "cohere2", "3 windows : 1 full", "cohere2", [parallel] * 4, logit_scale=1.0, **window
+    )
     yield _model(
         "phi3", "full, a window that is not kept", "phi3", [_phi3()] * 4, tied=False, **window
     )
@@ -253,6 +256,7 @@ def _all() -> Iterator[GgufModel]:
     yield _model("deepseek2", "latent", "deepseek2", [_latent()] * 4, **_LATENT_KEYS)
     one = {"feed_forward_length": 0, "attention__head_count": 0, "attention__head_count_kv": 0}
     yield _model("mamba", "mamba-1", "mamba", [_mamba1()] * 4, config="mamba", ssm=_SSM1, **one)
+    one["attention__head_count"] = 8  # where a build takes the number of its heads from
     yield _model("mamba2", "mamba-2", "mamba2", [_mamba2()] * 4, config="mamba2", ssm=_SSM2, **one)
     yield _hybrid("jamba", "jamba", _mamba1(norms=True), _attention(), ssm=_SSM1)
     yield _hybrid("granite4", "granitehybrid", _mamba2(), _attention(), ssm=_SSM2)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tools.live.gguf_models import GGUF_MODELS, GgufModel
-from tools.live.models import MODELS
+from tools.live.gguf_models import CONTEXT, GGUF_MODELS, GgufModel
+from tools.live.models import MODELS, Model
 
 Json = dict[str, Any]
 GIB = 2**30
@@ -21,7 +21,7 @@ class LlamaSetting:
 
     name: str = ""
     sequences: int = 1
-    length: int = 1000
+    length: int = 4000
     unified: bool = True
     params: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class LlamaCase:
     def overrides(self, folder: Path) -> list[str]:
         """Of kvpipe: the same file, or the config.json that says the same."""
         setting, config = self.setting, self.model.config
-        told = MODELS[config].write(folder) if config else folder / f"{self.model.name}.gguf"
+        told = _as_long(config).write(folder) if config else folder / f"{self.model.name}.gguf"
         asked = {"n_parallel": setting.sequences, "kv_unified": setting.unified, **setting.options}
         return [
             "model=hf",
@@ -79,6 +79,12 @@ class LlamaCase:
         ]
 
 
+def _as_long(config: str) -> Model:
+    """The config.json of that name, for as many tokens as the files are."""
+    model = MODELS[config]
+    return replace(model, config={**model.config, "max_position_embeddings": CONTEXT})
+
+
 def _types(keys: str, values: str) -> LlamaSetting:
     both = {"type_k": keys, "type_v": values}
     return LlamaSetting(name=f"{keys} {values}", params=both, options=both)
@@ -86,8 +92,8 @@ def _types(keys: str, values: str) -> LlamaSetting:
 
 _AS_IT_IS = LlamaSetting()
 _SETTINGS = (
-    LlamaSetting(name="4 sequences", sequences=4, length=777),
-    LlamaSetting(name="4 streams", sequences=4, length=777, unified=False),
+    LlamaSetting(name="4 sequences", sequences=4, length=1777),
+    LlamaSetting(name="4 streams", sequences=4, length=1777, unified=False),
     LlamaSetting(
         name="3 streams, --swa-full",
         sequences=3,
@@ -97,6 +103,13 @@ _SETTINGS = (
     ),
     LlamaSetting(name="--swa-full", params={"swa_full": True}, options={"swa_full": True}),
     LlamaSetting(name="ubatch 64", params={"n_ubatch": 64}, options={"n_ubatch": 64}),
+    LlamaSetting(
+        name="9 sequences, ubatch 64",
+        sequences=9,
+        length=400,
+        params={"n_ubatch": 64},
+        options={"n_ubatch": 64},
+    ),
     LlamaSetting(
         name="no flash attention", params={"flash_attn_type": 0}, options={"flash_attn": False}
     ),

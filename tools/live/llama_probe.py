@@ -23,6 +23,7 @@ TYPES = {
 }
 _KV = re.compile(r"llama_kv_cache: size = .*")
 _STATES = re.compile(r"llama_memory_recurrent: size = .*")
+_WHY = re.compile(r"error|must be|not supported|requires|failed", re.IGNORECASE)
 
 
 def main(cases: str, answers: str) -> int:
@@ -42,7 +43,7 @@ def answer(case: Json) -> Json:
     text = log.read_text(errors="replace")
     log.unlink()
     if not found["started"]:
-        errors = [line for line in text.splitlines() if "error" in line.lower()]
+        errors = [line for line in text.splitlines() if _WHY.search(line)]
         found["error"] += f"; {errors[0].strip()}" if errors else ""
         return found
     printed = [*_KV.findall(text), *_STATES.findall(text)]
@@ -51,35 +52,26 @@ def answer(case: Json) -> Json:
 
 def started(case: Json) -> Json:
     """The context's own figures; what it prints about its caches is in the log."""
-    lib = library()
-    model_params = lib.llama_model_default_params()
+    from cyllama.llama import llama_cpp as lib
+
+    lib.llama_backend_init()
+    lib.ggml_backend_load_all()
+    model_params = lib.LlamaModelParams()
     model_params.n_gpu_layers = 0
-    model = lib.llama_model_load_from_file(case["path"].encode(), model_params)
-    if not model:
-        raise RuntimeError("the file was not loaded")
-    params = lib.llama_context_default_params()
+    model = lib.LlamaModel(case["path"], model_params)
+    params = lib.LlamaContextParams()
     for name, value in case["params"].items():
         setattr(params, name, TYPES[value] if name in ("type_k", "type_v") else value)
     params.n_threads = params.n_threads_batch = 1
-    context = lib.llama_init_from_model(model, params)
-    if not context:
-        lib.llama_model_free(model)
-        raise RuntimeError("no context was made")
+    context = lib.LlamaContext(model, params)
     found = {
-        "n_ctx": int(lib.llama_n_ctx(context)),
-        "n_ctx_seq": int(lib.llama_n_ctx_seq(context)),
-        "n_seq_max": int(lib.llama_n_seq_max(context)),
+        "n_ctx": context.n_ctx,
+        "n_ctx_seq": context.n_ctx_seq,
+        "n_seq_max": context.n_seq_max,
+        "commit": lib.ggml_commit(),
     }
-    lib.llama_free(context)
-    lib.llama_model_free(model)
+    context.close()
     return found
-
-
-def library() -> Any:
-    import llama_cpp
-
-    llama_cpp.llama_backend_init()
-    return llama_cpp
 
 
 @contextmanager

@@ -169,5 +169,11 @@ def kept_answers(name: str) -> Path:
     return cache_folder() / f"{name}-answers.json"
 
 
+def answers_kept(name: str) -> Json:
+    """By name of the case; none where the engine was never asked."""
+    path = kept_answers(name)
+    return json.loads(path.read_text())["answers"] if path.exists() else {}
+
+
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

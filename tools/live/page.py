@@ -44,7 +44,8 @@ count), and the sectors with one byte less than it starts with, with that, and a
     "llama-cpp": """\
 Contexts of files with zero weights. Compared: `n_ctx`, sequences, and every line that it prints
 about its caches, character by character but for spaces: cells, layers, sequences and streams, types
-and MiB of K and V, rows of states.
+and MiB of K and V, rows of states. The build is that of a wheel, b64739e: newer ones print one more
+figure for states (0 here) and read the list of windows in a gemma3 file, which this one does not.
 """,
 }
 

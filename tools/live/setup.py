@@ -9,13 +9,12 @@ They stand in $KVPIPE_LIVE_DIR or ~/.cache/kvpipe-live. Exit 2: an unknown name;
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import time
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -74,17 +73,16 @@ def _make(environment: Environment) -> str:
     ]
     if environment.removed:
         steps.insert(2, [*_pip(environment), "uninstall", "--quiet", "-y", *environment.removed])
-    variables = {**os.environ, **dict(environment.building)}
-    return next(filter(None, (_run(step, variables) for step in steps)), "")
+    return next(filter(None, map(_run, steps)), "")
 
 
 def _pip(environment: Environment) -> list[str]:
     return [str(environment.python), "-m", "pip", "--disable-pip-version-check"]
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+def _run(command: Sequence[str]) -> str:
     """ "" or the last line of what the command said when it failed."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return ""
     lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]

@@ -128,12 +128,7 @@ class Pool:
             pages = [group.spec.page_size_bytes] * len(names)
             if self.is_uniform:
                 pages = [group.layer_spec(name).page_size_bytes for name in names]
-            return tuple(
-                [
-                    KVCacheTensor.of_one_layer(name, page, page * num_blocks)
-                    for name, page in zip(names, pages, strict=True)
-                ]
-            )
+            return KVCacheTensor.each_alone(names, pages, num_blocks)
         page = self.groups[0].spec.page_size_bytes
         sharing = [
             [g.layer_names[i] for g in self.groups if i < len(g.layer_names)]

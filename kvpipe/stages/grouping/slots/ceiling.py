@@ -43,8 +43,8 @@ def ceiling(baselines: Sequence[Baseline], load: Load, length: int) -> Ceiling:
 
 
 def ceilings(baselines: Sequence[Baseline], limits: RequestLimits) -> Iterator[Ceiling]:
-    """Of requests that decode, at the lengths that tell most."""
-    longest = limits.max_model_len
-    for load in loads(limits)[:1]:
-        for n in (*(n for n in TELLING if n < longest), longest):
-            yield ceiling(baselines, load, n)
+    """Of requests that decode, at the lengths that tell most. (One token holds a block a table:
+    that is asked of the number of tables.)"""
+    decoding, *_ = loads(limits)
+    for n in (*(n for n in TELLING if 1 < n < limits.max_model_len), limits.max_model_len):
+        yield ceiling(baselines, decoding, n)

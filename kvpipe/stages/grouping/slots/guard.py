@@ -114,7 +114,7 @@ class Guard:
         """A length at which it takes more, 0 where it is not known whether there is one; None
         where there is none."""
         found = self.worse(mine, other)
-        return found and found.length
+        return None if found is None else found.length
 
     def worse(self, mine: Demand, other: Demand) -> Worse | None:
         """The same, and while the request does what."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 NEVER = 1 << 200  # the weight of what cannot be
 
@@ -45,18 +44,22 @@ class Packing:
         self, counts: tuple[int, ...], fills: Sequence[Fill], most: int, least: int = 0
     ) -> None:
         """most: tables. least: weight that all layers have at least, so that no table more pays."""
-        self.fills = fills
-        self.states = list(product(*(range(n + 1) for n in counts)))
-        number = {state: i for i, state in enumerate(self.states)}
-        self._number = number
+        self.fills, self.counts = fills, counts
         self._rests = [rests_of(counts, fill.layers) for fill in fills]
-        self.levels = [[0] + [NEVER] * (len(self.states) - 1)]
+        self.levels = [[0] + [NEVER] * self._number(counts)]
         least = max(least, self._least(counts))
         while len(self.levels) <= most and self.levels[-1][-1] > least:
             more = self._one_table_more(self.levels[-1])
             if more == self.levels[-1]:  # and so would each table after it
                 break
             self.levels.append(more)
+
+    def _number(self, layers: tuple[int, ...]) -> int:
+        """Of a state, in the order in which the last count goes up first."""
+        number = 0
+        for count, held in zip(self.counts, layers, strict=True):
+            number = number * (count + 1) + held
+        return number
 
     def _least(self, counts: tuple[int, ...]) -> int:
         """Layers of one kind weigh no less, whatever the tables: each its share of the best."""
@@ -75,7 +78,7 @@ class Packing:
 
     def improvements(self, layers: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         """(tables, weight) that hold these layers, each lighter than fewer tables."""
-        state, last = self._number[layers], NEVER
+        state, last = self._number(layers), NEVER
         for tables, level in enumerate(self.levels):
             if level[state] < last:
                 last = level[state]
@@ -83,7 +86,7 @@ class Packing:
 
     def chosen(self, layers: tuple[int, ...], tables: int) -> list[tuple[Fill, tuple[int, ...]]]:
         """The tables of an improvement, fewest tokens first, and which layers lie in each."""
-        state, fills = self._number[layers], []
+        state, fills = self._number(layers), []
         for level in range(tables, 0, -1):
             weight, before = self.levels[level][state], self.levels[level - 1]
             if weight == before[state]:

@@ -166,7 +166,7 @@ def _of_kind(life: Life, kind: Kind, slot: int, weights: Weights) -> list[Fill]:
 
 def _dealt(life: Life, slot: int, tables: int) -> list[Chunk]:
     """Every kind in equal parts; [] where they do not fit."""
-    chunks = []
+    chunks: list[Chunk] = []
     for i in range(tables):
         counts = tuple([len(range(i, kind.count, tables)) for kind in life.kinds])
         if not any(counts):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import gcd, prod
 
 from kvpipe.stages.grouping.slots.capped import Caps, ways
@@ -71,12 +71,18 @@ class Search:
     def plans(self, bounds: Bounds) -> Iterator[SlotPlan]:
         waiting: list[tuple[int, int, int, SlotPlan]] = []
         order = 0
-        for least, slot, which in sorted(self._candidates(bounds)):
+        left = [(least, slot, which, False) for least, slot, which in self._candidates(bounds)]
+        heapify(left)
+        while left:
+            least, slot, which, looked_at = heappop(left)
             while waiting and waiting[0][0] <= least:
                 yield heappop(waiting)[-1]
             if bounds.cost is not None and least >= bounds.cost:
                 break
-            if not all(each.may_hold(self.choices[which], slot) for each in bounds.ceilings):
+            if not looked_at:
+                if all(each.may_hold(self.choices[which], slot) for each in bounds.ceilings):
+                    closer = self._least_with(self.choices[which], slot, bounds)
+                    heappush(left, (max(least, closer), slot, which, True))
                 continue
             plans = list(_of_slot(self.choices[which], slot, bounds, self.weights))
             if not bounds.caps:
@@ -87,6 +93,19 @@ class Search:
                 heappush(waiting, (plan.cost, plan.num_tables, order, plan))
         while waiting:
             yield heappop(waiting)[-1]
+
+    def _least_with(self, lives: Sequence[Life], slot: int, bounds: Bounds) -> int:
+        """What no plan with this slot costs less than: exact for lives of one kind, whose tables
+        are found fast."""
+        total, weights, most = 0, self.weights, bounds.tables_of(slot)
+        for life in lives:
+            least = weights.least(life, slot) + fewest_tables(life, slot) * weights.price
+            if len(life.kinds) == 1:
+                found = cheapest(life, slot, most, weights).items()
+                costs = [n * weights.price + tables.weight * slot for n, tables in found]
+                least = min(costs, default=least)
+            total += least
+        return total
 
     def _candidates(self, bounds: Bounds) -> Iterator[tuple[int, int, int]]:
         """(least cost, slot, choice)."""
