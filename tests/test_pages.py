@@ -54,8 +54,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("my-model", "folder"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
-    (tmp_path / "server.log").write_text(LOG.read_text())
-    (tmp_path / "FILE").write_text(LOG.read_text())
+    for name in ("server.log", "FILE", "LOG"):
+        (tmp_path / name).write_text(LOG.read_text())
     (tmp_path / "model.gguf").write_bytes(gguf())
     assert run(["llama", "--on", "h100", "hydra.run.dir=FOLDER"]) == 0
     return tmp_path
@@ -65,6 +65,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("line", COMMANDS)
 def test_every_command_that_is_shown_runs(line: str, place: Path, capsys) -> None:
     """Exit 0, or 1 where what is shown is what does not fit; 2 where mistakes are shown."""
+    if line.startswith("serve-page"):
+        pytest.skip("a server does not end: tests of the page start it")
     if "tiny-llama" in line:
         pytest.skip("tests/transformers_cache runs what docs/transformers.md shows")
     words = shlex.split(line.partition(" | ")[0])
