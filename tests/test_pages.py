@@ -18,6 +18,7 @@ from kvpipe.front.main import run
 
 ROOT = Path(__file__).parents[1]
 LOG = ROOT / "kvpipe" / "logs" / "sample.log"
+SPEEDS = LOG.with_name("speed_sample.log")
 # Named in a text, not shown as something to type: a command's name alone, placeholders of people.
 NAMES = {"find", "replay", "compare", "org/name"}
 COMMANDS = sorted({line for page in pages() for line in shown(page.read_text())} - NAMES)
@@ -54,8 +55,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("my-model", "folder"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
-    (tmp_path / "server.log").write_text(LOG.read_text())
-    (tmp_path / "FILE").write_text(LOG.read_text())
+    for name, log in (("server.log", LOG), ("FILE", LOG), ("LOG", SPEEDS)):
+        (tmp_path / name).write_text(log.read_text())
     (tmp_path / "model.gguf").write_bytes(gguf())
     assert run(["llama", "--on", "h100", "hydra.run.dir=FOLDER"]) == 0
     return tmp_path
@@ -65,6 +66,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("line", COMMANDS)
 def test_every_command_that_is_shown_runs(line: str, place: Path, capsys) -> None:
     """Exit 0, or 1 where what is shown is what does not fit; 2 where mistakes are shown."""
+    if line.startswith("serve-page"):
+        pytest.skip("a server does not end: tests of the page start it")
     if "tiny-llama" in line:
         pytest.skip("tests/transformers_cache runs what docs/transformers.md shows")
     words = shlex.split(line.partition(" | ")[0])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import kvpipe
 from kvpipe.front.api import CommandResult, RunResult
@@ -52,9 +53,26 @@ def api_page() -> str:
     return "\n".join(parts)
 
 
-def _entry(where: str, name: str, thing: object) -> str:
-    head = f"class {name}" if isinstance(thing, type) else f"{name}{inspect.signature(thing)}"
+def _entry(where: str, name: str, thing: Any) -> str:
+    head = f"class {name}" if isinstance(thing, type) else "\n".join(_signature(name, thing))
     return f"## {where}.{name}\n\n```python\n{head}\n```\n\n```\n{inspect.getdoc(thing)}\n```\n"
+
+
+def _signature(name: str, thing: Any) -> Iterator[str]:
+    """A parameter a line; a default that is an object of ours is left to the docstring."""
+    signature, told = inspect.signature(thing), (bool, int, str, tuple, type(None))
+    yield f"{name}("
+    is_star = False
+    for each in signature.parameters.values():
+        if each.kind is each.KEYWORD_ONLY and not is_star:
+            is_star = True
+            yield "    *,"
+        plain = isinstance(each.default, told) and len(repr(each.default)) < 40
+        default = (
+            "" if each.default is each.empty else f" = {each.default!r}" if plain else " = ..."
+        )
+        yield f"    {each.name}: {each.annotation}{default},"
+    yield f") -> {signature.return_annotation}"
 
 
 def _methods() -> Iterator[str]:

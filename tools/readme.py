@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- output of: (.+?) -->\n```\n)(.*?)(```)", re.DOTALL)
-_COMMAND = re.compile(r"(?:python -m )?kvpipe (.+)")
+_COMMAND = re.compile(r"(?:python -m )?kvpipe (?!\w+: )(.+)")  # not the title of a help
 _FENCED = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`([^`]+)`")
 
