@@ -96,6 +96,21 @@ def test_a_hit_is_as_long_as_what_is_shared_however_much_that_is(shared: int, wi
     assert store(manager, "b", [*range(4 * shared), *[5] * (900 - 4 * shared)]) == 4 * shared
 
 
+def test_slots_are_those_that_were_granted_though_the_row_has_changed_since() -> None:
+    asked, late = manager_of([full(4)]), manager_of([full(4)])
+    for manager in (asked, late):
+        manager.begin_step()
+        manager.add_request("a", list(range(30)))
+        manager.allocate("a", 30)
+        if manager is asked:
+            manager.slot_mapping(0)
+        manager.free("a")
+        manager.add_request("b", list(range(40, 60)))
+        manager.allocate("b", 20)
+    assert late.slot_mapping(0).tolist() == asked.slot_mapping(0).tolist()
+    assert late.slot_mapping(0).min() > 0
+
+
 @pytest.mark.parametrize("step", [1, 3])
 def test_keys_of_a_trace_are_named_by_block_place_and_owner(step: int) -> None:
     request = TraceRequest(

@@ -46,12 +46,13 @@ def turned(states: States, ids: npt.NDArray[np.generic], after: Mapping[int, int
     num = len(ids)
     alike, stamps, stamp_bytes = _SHORTS[num] if num <= _SHORT else _patterns(num)
     word = before[_LOW] if num else -1
-    if word not in after or before != alike[word]:
+    then = after.get(word)
+    if then is None or before != alike[word]:
         return None
     states[ids] = stamps
     if states[ids].tobytes() != stamp_bytes:
         states[ids] = word
         return None
-    if after[word]:  # below zero is free, too: the stamps may stay
-        states[ids] = after[word]
+    if then:  # below zero is free, too: the stamps may stay
+        states[ids] = then
     return word
