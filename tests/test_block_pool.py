@@ -93,6 +93,21 @@ def test_a_wrong_free_of_cached_blocks_says_so_and_changes_nothing(
     assert pool.allocate(9).tolist()[-3:] == [3, 2, 1]
 
 
+@pytest.mark.parametrize("num", [3, 256, 257, 700])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_of_many_blocks_one_named_twice_or_foreign_is_noticed(num: int, keyed: bool) -> None:
+    pool = BlockPool(num + 1)
+    ids = pool.allocate(num)
+    if keyed:
+        pool.register(ids, [b"%d" % i for i in range(num)])
+    for wrong in (ids[0], 0, -1, num + 1):
+        with pytest.raises(BlockError):
+            pool.free(np.array([*ids[:-1], wrong]))
+        assert pool.num_free == 0 and (pool.references(ids) == 1).all()
+    pool.free(ids)
+    assert pool.num_free == num and pool.num_cached_free == num * keyed
+
+
 def test_a_double_free_is_an_error() -> None:
     pool = BlockPool(10)
     blocks = pool.allocate(3)

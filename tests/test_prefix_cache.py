@@ -12,6 +12,9 @@ from block_models import Setting, chunked, config_of, cross, full, mamba, slidin
 
 from kvpipe.blocks import BlockError, BlockManager, MediaRange, PrefixIdentity
 from kvpipe.blocks.hashing import PrefixChain, canonical
+from kvpipe.simulation.named_chain import NamedChain
+from kvpipe.simulation.traces.base import TraceRequest
+from kvpipe.simulation.traffic import Traffic
 from kvpipe.specs.base import KVCacheSpec
 
 
@@ -81,6 +84,48 @@ def test_a_prompt_hits_its_own_prefix_but_always_computes_a_token() -> None:
     assert store(manager, "d", [*range(11), 99]) == 8
     stats = manager.prefix_stats()
     assert (stats.queried_tokens, stats.hit_tokens) == (61, 36)
+
+
+@pytest.mark.parametrize("window", [0, 9])
+@pytest.mark.parametrize("shared", [0, 1, 31, 32, 33, 127, 128, 129, 200])
+def test_a_hit_is_as_long_as_what_is_shared_however_much_that_is(shared: int, window: int) -> None:
+    specs = [full(4), *([sliding(4, window)] if window else [])]
+    limits = Setting("", specs, "none").limits(max_model_len=1000, max_num_batched_tokens=1000)
+    manager = BlockManager(config_of(specs, 1000), limits, prefix_caching=True)
+    store(manager, "a", list(range(900)))
+    assert store(manager, "b", [*range(4 * shared), *[5] * (900 - 4 * shared)]) == 4 * shared
+
+
+def test_slots_are_those_that_were_granted_though_the_row_has_changed_since() -> None:
+    asked, late = manager_of([full(4)]), manager_of([full(4)])
+    for manager in (asked, late):
+        manager.begin_step()
+        manager.add_request("a", list(range(30)))
+        manager.allocate("a", 30)
+        if manager is asked:
+            manager.slot_mapping(0)
+        manager.free("a")
+        manager.add_request("b", list(range(40, 60)))
+        manager.allocate("b", 20)
+    assert late.slot_mapping(0).tolist() == asked.slot_mapping(0).tolist()
+    assert late.slot_mapping(0).min() > 0
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_keys_of_a_trace_are_named_by_block_place_and_owner(step: int) -> None:
+    request = TraceRequest(
+        arrival_s=0, prompt_tokens=100, output_tokens=1, prefix_ids=(7, 8, 9), prefix_block=32
+    )
+    chain = NamedChain.of(Traffic(1, request, 100, 100), 4)
+    plain = [
+        (chain.names[i // 8] if i < 24 else chain.own)
+        + (i % 8 if i < 24 else i).to_bytes(4, "little")
+        for i in range(25)
+    ]
+    for first in range(25):
+        for stop in range(first, 25):
+            granules = range(first, stop, step)
+            assert chain.keys_at(granules) == [plain[i] for i in granules]
 
 
 def test_a_different_first_token_shares_nothing() -> None:

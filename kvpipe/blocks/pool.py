@@ -30,6 +30,11 @@ NULL_BLOCK = 0
 _ONE_REFERENCE = 2
 _KEYED = 1
 _HELD = _ONE_REFERENCE | _KEYED
+# What comes after a state, where all of many blocks have it (`states.turned`).
+_LAST_GONE = {_ONE_REFERENCE: 0, _HELD: _KEYED}
+_UNLESS_KEYED = {_ONE_REFERENCE: 0}
+_HIT = {_KEYED: _HELD}
+_REGISTERED = {_ONE_REFERENCE: _HELD}
 
 
 class BlockPool:
@@ -140,8 +145,7 @@ class BlockPool:
     def share(self, ids: npt.ArrayLike) -> None:
         """One more reference for blocks in use, or free with keyed content (a prefix hit)."""
         ids = np.asarray(ids)
-        before = states.read(self._state, ids)
-        if states.alike(before, _KEYED) and states.turn(self._state, ids, before, _HELD):
+        if states.turned(self._state, ids, _HIT):
             self._cached.remove(ids)
             self._revived += len(ids)
             self._shared += len(ids)
@@ -161,17 +165,22 @@ class BlockPool:
     def free(self, ids: npt.ArrayLike) -> None:
         """Drop one reference of each block. ids [n] in chain order: the last is evicted first, so
         that what is left of a cached chain is a prefix."""
-        if type(ids) is np.ndarray and ids.dtype == np.intp:
+        if type(ids) is np.ndarray and ids.dtype is states.INTP:
             if len(ids) == 1:
                 self.free_one(ids.item())
                 return
-            before = states.read(self._state, ids)
-            if states.alike(before, _ONE_REFERENCE):
-                if states.turn(self._state, ids, before, 0):
-                    self._push(ids, len(ids))
-                    return
-            elif not self.index.has_copies and self._all_idle(ids, before):
-                self._cached.append(ids[::-1])
+            after = _UNLESS_KEYED if self.index.copies else _LAST_GONE
+            before = states.turned(self._state, ids, after)
+            if before == _ONE_REFERENCE:
+                head = self._head
+                if head - self._cached.count > self._peak:
+                    self._peak = head - 1 - self._cached.count
+                self._head = start = head - len(ids)
+                self._stack_at[start:head] = ids  # type: ignore[call-overload]  # as of 3.12
+                self._freed += len(ids)
+                return
+            if before == _HELD:
+                self._keep(ids)
                 return
         self._free_mixed(valid_ids(ids, self.num_blocks))
 
@@ -188,15 +197,13 @@ class BlockPool:
         else:
             self._free_mixed(valid_ids([block], self.num_blocks))
 
-    def _all_idle(self, ids: Ids, before: bytes) -> bool:
-        """Whether these had content and one reference each, which they have no longer."""
+    def _keep(self, ids: Ids) -> None:
+        """In eviction order from now on; their states say so already."""
         in_use = self._head - 1 - self._cached.count
-        if not states.alike(before, _HELD) or not states.turn(self._state, ids, before, _KEYED):
-            return False
         if in_use > self._peak:
             self._peak = in_use
+        self._cached.append(ids[::-1])
         self._freed += len(ids)
-        return True
 
     def _free_mixed(self, ids: Ids) -> None:
         state = self._state[ids]
@@ -205,7 +212,7 @@ class BlockPool:
         )
         refuse_repeats(ids)
         left = state - _ONE_REFERENCE
-        if self.index.has_copies:
+        if self.index.copies:
             for i in (left == _KEYED).nonzero()[0][::-1].tolist():
                 left[i] = _KEYED if self.index.leave(ids.item(i)) else 0
         self._state[ids] = left
@@ -222,7 +229,7 @@ class BlockPool:
         if in_use > self._peak:  # use peaks where it turns down: only freeing has to look
             self._peak = in_use
         self._head = start = head - num
-        self._stack[start:head] = ids
+        self._stack_at[start:head] = ids  # type: ignore[call-overload]  # a buffer, as of 3.12
         self._freed += num
 
     # --- content -----------------------------------------------------------------------------
@@ -231,9 +238,7 @@ class BlockPool:
         whose content one of ids holds too becomes empty; beside one in use, it stays a copy (see
         `PrefixIndex`). Returns for how many keys one of ids is found."""
         ids = np.asarray(ids)
-        before = states.read(self._state, ids)
-        plain = states.alike(before, _ONE_REFERENCE)
-        if not (plain and states.turn(self._state, ids, before, _HELD)):
+        if not states.turned(self._state, ids, _REGISTERED):
             ids = valid_ids(ids, self.num_blocks)
             state = self._state[ids]
             refuse_where(ids, state < _ONE_REFERENCE, "is not in use: it holds nothing to register")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import gcd
+from typing import cast
 
 import numpy as np
 
@@ -91,10 +92,12 @@ class PrefixCache:
         for g, table in enumerate(self.tables):
             want = held_at(table.spec, length, 0, live.limits)
             held = below(want, length // table.span)
-            rows.append((table, held, *_present(indices(held), found[g])))
-        self.pool.share([block for *_, blocks in rows for block in blocks])
-        for table, held, at, blocks in rows:
-            table.put(live.row, at, blocks)
+            at, blocks = _present(indices(held), found[g])
+            rows.append((table, held, at, np.array(blocks, np.intp)))
+        each = [blocks for *_, blocks in rows]
+        self.pool.share(each[0] if len(each) == 1 else np.concatenate(each))
+        for table, held, at, ids in rows:
+            table.put(live.row, at, ids)
             table.held[live.row] = held
 
     def complete(self, live: LiveRequest, computed: int, new: int) -> None:
@@ -146,9 +149,11 @@ class PrefixCache:
         return [key + suffix for key in ends] if suffix else ends
 
 
-def _present(at: Sequence[int], blocks: Sequence[int | None]) -> tuple[Sequence[int], list[int]]:
+def _present(at: Sequence[int], found: Sequence[int | None]) -> tuple[Sequence[int], list[int]]:
     """Those indices at which there is a block, and the blocks."""
-    pairs = [(i, block) for i in at if (block := blocks[i]) is not None]
-    if len(pairs) == len(at):
-        return at, [block for _, block in pairs]
+    if isinstance(at, range):
+        blocks = found[at.start : at.stop]
+        if None not in blocks:
+            return at, cast("list[int]", blocks)
+    pairs = [(i, block) for i in at if (block := found[i]) is not None]
     return [i for i, _ in pairs], [block for _, block in pairs]

@@ -12,22 +12,19 @@ from collections.abc import Iterable, Sequence
 
 
 class PrefixIndex:
-    """key (bytes) <-> block ids. Memory grows with the blocks that hold keyed content, only."""
+    """key (bytes) <-> block ids. copies: of a key, the blocks in use that are not found. Memory
+    grows with the blocks that hold keyed content, only."""
 
     def __init__(self) -> None:
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}  # of found blocks and of copies
-        self._copies: dict[bytes, list[int]] = {}
+        self.copies: dict[bytes, list[int]] = {}
 
     def __len__(self) -> int:
         return len(self._block_of)
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._block_of
-
-    @property
-    def has_copies(self) -> bool:
-        return bool(self._copies)
 
     def lookup(self, keys: Iterable[bytes]) -> list[int | None]:
         """The block of each key, None where there is none."""
@@ -57,20 +54,20 @@ class PrefixIndex:
         if new < len(keys):  # a key was named twice: its last block is the one that is found
             for key, block in zip(keys, blocks, strict=True):
                 if self._block_of[key] != block:
-                    self._copies.setdefault(key, []).append(block)
+                    self.copies.setdefault(key, []).append(block)
         return new
 
     def enter_copy(self, key: bytes, block: int) -> None:
         """block, in use, holds what another block in use is found for."""
         self._key_of[block] = key
-        self._copies.setdefault(key, []).append(block)
+        self.copies.setdefault(key, []).append(block)
 
     # --- leaving ---------------------------------------------------------------------------------
     def leave(self, block: int) -> bool:
         """Nobody holds block any more. False: another block holds the same content, this one is
         forgotten; True: it stays the one that is found."""
         key = self._key_of[block]
-        copies = self._copies.get(key)
+        copies = self.copies.get(key)
         if copies is None:
             return True
         if self._block_of[key] == block:
@@ -78,7 +75,7 @@ class PrefixIndex:
         else:
             copies.remove(block)
         if not copies:
-            del self._copies[key]
+            del self.copies[key]
         del self._key_of[block]
         return False
 
@@ -97,4 +94,4 @@ class PrefixIndex:
     def clear(self) -> None:
         self._block_of.clear()
         self._key_of.clear()
-        self._copies.clear()
+        self.copies.clear()

@@ -119,7 +119,12 @@ class GroupTable:
     def blocks(self, row: int, at: Sequence[int] | None = None) -> Ids:
         """The block ids at those indices (None: all that the row holds, in order)."""
         if at is None:
-            at = self._present(row, indices(self.held[row]))
+            at = indices(self.held[row])
+            if isinstance(at, range):  # one run, most often with a block at each of its indices
+                blocks = self.ids[row, at.start : at.stop].astype(np.intp)
+                if not len(blocks) or np.minimum.reduce(blocks) > 0:
+                    return blocks
+            at = self._present(row, at)
         if isinstance(at, range):
             return self.ids[row, at.start : at.stop].astype(np.intp)
         return self.ids[row, list(at)].astype(np.intp)
