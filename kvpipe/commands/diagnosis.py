@@ -30,6 +30,7 @@ from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.of_run import report_input
 from kvpipe.request.changed import changed
 from kvpipe.stages.profiling.base import MemoryProfile
+from kvpipe.text.figures import count
 
 MOST_LINES = 20
 MOST_TROUBLES = 8
@@ -198,8 +199,8 @@ def _capacity(
     if plan is not None and plan.capacity is not None:
         held = plan.capacity
         yield (
-            f"{plan.num_blocks:,} blocks hold {held.requests_steady:,} requests of "
-            f"{held.request_len:,} tokens at once, the longest {held.longest_request:,}"
+            f"{count(plan.num_blocks, 'block')} hold {count(held.requests_steady, 'request')} of "
+            f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
         )
     if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
         best = compared.agreeing[-1]

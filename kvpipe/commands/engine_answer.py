@@ -14,6 +14,7 @@ from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.engine_plan import document, sections, summary
 from kvpipe.request.want import requests_asked
+from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, lay_out
 
 
@@ -50,7 +51,7 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
 def _verdict(plan: EnginePlan, asked: int) -> Line:
     """In 60 columns."""
     running = plan.users.steady if plan.users.peak else 0
-    text = f"{running:,} requests of {plan.length:,} tokens, {asked:,} asked for"
+    text = f"{count(running, 'request')} of {count(plan.length, 'token')}, {asked:,} asked for"
     return Line(text, "good" if running >= asked else "bad")
 
 
@@ -61,6 +62,6 @@ def _fewer(plan: EnginePlan, asked: int) -> str:
             f"prompt under {plan.engine}"
         )
     return (
-        f"want.requests: {asked:,} requests of {plan.length:,} tokens at once were asked for, "
-        f"{plan.users.steady:,} run under {plan.engine}: {plan.users.limit} is full"
+        f"want.requests: {count(asked, 'request')} of {count(plan.length, 'token')} at once were "
+        f"asked for, {plan.users.steady:,} run under {plan.engine}: {plan.users.limit} is full"
     )

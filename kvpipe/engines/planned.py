@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import Self
 
 from kvpipe.engines.base import Engine, EngineRules
 from kvpipe.engines.kvpipe import PLUGIN as OWN_RULES
 from kvpipe.engines.pools import EnginePool, Mark
-from kvpipe.errors import DoesNotFit
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.specs.base import CacheLayer
+from kvpipe.specs.packed_types import WORDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,11 @@ class Question:
     draft_layers: int = 0
     cache_bytes: int | None = None
     activations: Callable[[int, int], int] = field(default=lambda tokens, requests: 0)
+
+    @property
+    def layers(self) -> tuple[CacheLayer, ...]:
+        """Of all stages."""
+        return tuple(layer for rank in self.ranks for layer in rank.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +134,7 @@ class PlannedEngine(Engine):
     title: ClassVar[str]
     source: ClassVar[str]
     differs: ClassVar[str]
+    cache_types: ClassVar[tuple[str, ...]] = ()  # that it stores, beside those of 16 bits
     smaller_weights: ClassVar[tuple[str, ...]] = ("fp8", "awq")
     more_cards: ClassVar[tuple[str, ...]] = ("tensor_parallel_size", "pipeline_parallel_size")
     Options: ClassVar[type[BaseModel]] = PlannedOptions
@@ -137,6 +145,19 @@ class PlannedEngine(Engine):
     @property
     def rules(self) -> EngineRules:
         return OWN_RULES
+
+    def asked(self, question: Question) -> Self:
+        """The engine as the question sets it up; ConfigError for a type that it does not store."""
+        if question.cache_dtype in WORDS and question.cache_dtype not in self.cache_types:
+            valid = ", ".join(("auto", "float16", "bfloat16", *self.cache_types))
+            raise ConfigError(
+                Problem(
+                    "cache.cache_dtype",
+                    f"a type that is planned for {self.title}: {valid}",
+                    f"'{question.cache_dtype}'",
+                )
+            )
+        return self
 
     def budget(self, question: Question, rank: RankQuestion) -> Budget:
         """Bytes for the cache, those that the user set or what the steps leave; DoesNotFit where

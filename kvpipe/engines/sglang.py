@@ -48,6 +48,7 @@ class SGLang(PlannedEngine):
     options: Options
     title: ClassVar[str] = "SGLang 0.5.23"
     source: ClassVar[str] = "the planner in its wheel, run over thousands of cases"
+    cache_types: ClassVar[tuple[str, ...]] = ("fp8",)
     differs: ClassVar[str] = (
         "a share of the memory that is free before loading, cut at the start into a pool of tokens "
         "and, beside it, one of windows and one of states, which cannot lend to each other"

@@ -32,7 +32,13 @@ from kvpipe.text.figures import count
 GIB = 2**30
 HIGHEST_FRACTION = 95  # hundredths of what is free that may be advised
 LEAST_BATCH = 64
-_CACHE_DTYPES = {"fp8": "fp8", "fp8_e4m3": "fp8", "bfloat16": "auto", "float16": "auto"}
+_CACHE_DTYPES = {
+    "nvfp4": "nvfp4",
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "bfloat16": "auto",
+    "float16": "auto",
+}
 
 
 class TensorRTLLM(PlannedEngine):
@@ -51,6 +57,8 @@ class TensorRTLLM(PlannedEngine):
         "a share of what a profiled step leaves; with windows, as many bytes for each window size, "
         "whatever a request needs of it"
     )
+
+    cache_types: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
 
     # --- memory -> budget ---
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
@@ -110,12 +118,13 @@ class TensorRTLLM(PlannedEngine):
 
     def _pools(self, question: Question, layers: Stored, budget: int) -> Iterator[EnginePool]:
         """Ascending windows; a layer that keeps every token has the longest length as its own."""
+        word = question.cache_dtype
         sizes = {window: rows for window, rows in sorted(layers.windows.items())}
         widths: dict[int | None, int] = {
-            window: sum(row.num_bytes for row in rows) for window, rows in sizes.items()
+            window: sum(row.bytes_as(word) for row in rows) for window, rows in sizes.items()
         }
         if layers.full:
-            widths[None] = sum(row.num_bytes for row in layers.full)
+            widths[None] = sum(row.bytes_as(word) for row in layers.full)
         block = self.options.tokens_per_block
         for (window, width), share in zip(widths.items(), self._shares(len(widths)), strict=True):
             yield EnginePool(

@@ -6,6 +6,7 @@ Source: the wheel, run against these rules (docs/engines.md).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -25,7 +26,7 @@ from kvpipe.engines.pools import BlocksOf, EnginePool, Shared
 from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.engines.transformers_sizes import SPARE_SECTORS, Batch, Sector, num_sectors, sector_of
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
-from kvpipe.specs.base import DTYPE_BYTES
+from kvpipe.specs.base import DTYPE_BYTES, CacheLayer
 
 GIB = 2**30
 LEAST_BATCH = 256  # tokens
@@ -43,7 +44,7 @@ class TransformersBatching(PlannedEngine):
 
     options: Options
     title: ClassVar[str] = "transformers 5.24.0"
-    source: ClassVar[str] = "the solver in its wheel, run on 72 configurations"
+    source: ClassVar[str] = "its continuous batching, started on a CPU in 40 cases"
     differs: ClassVar[str] = (
         "one pool of sectors that full and windowed layers take whole (as Jenga), beside the "
         "buffers of a step that grow with it"
@@ -75,7 +76,7 @@ class TransformersBatching(PlannedEngine):
         yield [{key: n} for n in halvings(asked or self.options.max_batch_tokens, LEAST_BATCH)]
 
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
-        layers = stored(rank.layers, self.title)
+        layers = stored(_unshared(rank.layers), self.title)
         _check(layers)
         sector = self._sector(layers)
         batch = self._batch(question, layers)
@@ -101,7 +102,7 @@ class TransformersBatching(PlannedEngine):
             rule="what the buffers of a step leave; a sector is the least common multiple of the "
             f"types' blocks of {sector.page} tokens",
         )
-        limit = self.options.max_requests_per_batch
+        limit = min(self.options.max_requests_per_batch, batch.tokens)
         return Pools(pools=(pool,), max_requests=min(limit, question.requests or limit))
 
     def _sector(self, layers: Stored) -> Sector:
@@ -153,6 +154,11 @@ class TransformersBatching(PlannedEngine):
 
 def _first(layers: Stored) -> StoredRow:
     return layers.full[0] if layers.full else next(iter(layers.windows.values()))[0]
+
+
+def _unshared(layers: Sequence[CacheLayer]) -> list[CacheLayer]:
+    """It goes by the types of the layers alone: one that reads another's K and V has pages, too."""
+    return [replace(layer, shares_with=None) for layer in layers]
 
 
 def _check(layers: Stored) -> None:
