@@ -15,6 +15,7 @@ from kvpipe.commands.diagnosis import MOST_LINES
 from kvpipe.engines.pasted import Pasted, read_pasted
 from kvpipe.engines.pasted_line import changed_line, in_flags, words_of
 from kvpipe.engines.serve import read_serve_line
+from kvpipe.engines.serve_flags import refused_flag
 from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
@@ -158,6 +159,7 @@ def test_a_server_prints_the_line_that_started_it() -> None:
     )
 
 
+@pytest.mark.full
 def test_a_checkpoints_name_says_how_its_weights_are_stored() -> None:
     """32.8 billion parameters: 61 GiB in 16 bits, 18 in AWQ."""
     said = "device=l40s"
@@ -185,6 +187,7 @@ def test_flags_that_stand_for_nothing_here_are_named() -> None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("flag", "said", "told"),
     [
@@ -217,6 +220,7 @@ def test_a_flag_that_the_release_does_not_have_is_named_and_left_out(
         assert answer.fields["paste"].startswith(line) and "--foo" not in answer.fields["paste"]
 
 
+@pytest.mark.full
 def test_a_batch_below_a_prompt_that_is_not_cut_is_told() -> None:
     line = "vllm serve Qwen/Qwen3-0.6B --max-model-len 8192 --max-num-batched-tokens 2048"
     answer = doctor(Path(f"{line} --no-enable-chunked-prefill"), "device=l4")
@@ -225,6 +229,12 @@ def test_a_batch_below_a_prompt_that_is_not_cut_is_told() -> None:
     )
     assert answer.fields["paste"] == (f"{line.replace('2048', '8192')} --no-enable-chunked-prefill")
     assert doctor(Path(line), "device=l4").exit_code == 0
+
+
+def test_a_mistyped_flag_is_named_with_its_neighbour() -> None:
+    told = refused_flag("--max-modle-len", "0.33.0")
+    assert told.startswith("no vLLM that was read has") and "did you mean --max-model-len" in told
+    assert refused_flag("--max-model-len", "0.33.0") == ""
 
 
 def test_every_problem_is_told_beside_the_missing_device() -> None:
@@ -243,6 +253,7 @@ def test_an_empty_word_is_called_so(word: str) -> None:
     assert "kvpipe doctor FILE" in str(caught.value)
 
 
+@pytest.mark.full
 def test_bytes_that_hold_one_request_are_told_as_such() -> None:
     line = "vllm serve Qwen/Qwen3-0.6B --kv-cache-memory-bytes 100000000 --max-model-len 4096"
     text = text_of(doctor(Path(line), "device=l4"))

@@ -98,3 +98,26 @@ def test_twenty_and_35_thousand_tokens_start_where_29_thousand_is_refused() -> N
 def test_a_word_that_is_neither_a_number_nor_auto_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"scheduler\.max_num_seqs: expected .*'many'"):
         prepared("scheduler.max_num_seqs=many")
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "asked", "expected"),
+    [
+        ("0.33.0", 8192, {"asked_tokens": 512}, (8192, 512)),  # no more requests than tokens
+        ("0.33.0", 8192, {"asked_seqs": 2}, (8192, 1024)),
+        ("0.33.0", 2048, {"asked_seqs": 2}, (4096, 1024)),  # what two requests hold
+        ("0.17.0", 1024, {"asked_seqs": 1}, (1024, 1024)),
+        ("0.12.0", 1024, {"asked_seqs": 1}, (8192, 1024)),  # not looked at
+    ],
+)
+def test_what_was_set_of_a_step_bounds_the_default_of_the_rest(
+    version: str, length: int, asked: dict[str, int], expected: tuple[int, int]
+) -> None:
+    found = defaults_of(version, device_bytes=80 * GIB, max_model_len=length, **asked)
+    assert (found.max_num_batched_tokens, found.max_num_seqs) == expected
+
+
+def test_a_small_batch_is_no_refusal_where_nobody_set_the_requests() -> None:
+    words = ["model=llama", "device=h100_80gb", "backend=meta", "engine=vllm_0_33"]
+    words += ["scheduler.max_model_len=8192", "scheduler.max_num_batched_tokens=512"]
+    assert prepared_request(words).prepared.resolved.max_num_seqs == 512

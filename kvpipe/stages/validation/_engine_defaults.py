@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import OWN, EngineDefaults, chunked_beyond, defaults_of
@@ -64,7 +64,13 @@ def _defaults(
         world_size=parallel.tensor_parallel_size * parallel.pipeline_parallel_size,
         pp=parallel.pipeline_parallel_size,
         max_model_len=max_model_len,
+        asked_tokens=_said(config.scheduler.max_num_batched_tokens),
+        asked_seqs=_said(config.scheduler.max_num_seqs),
     )
+
+
+def _said(asked: int | Literal["auto"]) -> int | None:
+    return None if asked == "auto" else asked
 
 
 def _note(key: str, found: EngineDefaults, version: str, device: ResolvedDevice) -> Note:
