@@ -15,7 +15,7 @@ from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unre
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
 from kvpipe.models.families.classes import class_facts, facts_of, has_parts
 from kvpipe.models.families.refused import REASONS
-from kvpipe.models.kv_dtype import declared_kv_dtype
+from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
 from kvpipe.specs.base import DTYPE_BYTES
 
@@ -117,6 +117,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         ssm_dtype=file.ssm_dtype or family.ssm_dtype,
         state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
         kv_dtype=declared_kv_dtype(file.quantization),
+        has_kv_scheme=has_kv_scheme(file.quantization),
         source=LABEL if by_keys else "config.json",
         notes=tuple(
             [*_notes(file, family, weight_bytes), *(_unknown_keys(file) if by_keys else [])]

@@ -76,7 +76,13 @@ class _Resolution:
             raise ConfigError(self.problems)
         sizes = resolve_sizes(config, device, self.max_model_len(model))
         lengths = self.attempt(lambda: self.lengths(model, sizes))
-        dtypes = resolve_dtypes(config.plugins["model"].options.dtype, model, config.cache, device)
+        dtypes = resolve_dtypes(
+            config.plugins["model"].options.dtype,
+            model,
+            config.cache,
+            device,
+            config.plugins["engine"].make(Engine).rules.version,
+        )
         self.notes += [*map(_note, model.notes), *dtypes.notes, *sizes.notes]
         length = lengths.max_model_len if lengths else model.context_length
         layers = self.attempt(lambda: self.layers(model, device, dtypes, what_if, length))
