@@ -160,13 +160,15 @@ class SpecError(ValueError):
     """A spec cannot be what is asked of it (block size, padded page, sharding ...).
 
     expected: what it must be, or the reason why not. got: the value that is not so ("": there is no
-    one value). The caller knows which config key asked, and turns this into a `Problem`.
+    one value). why: what stands in the way, without the values that would do. The caller knows
+    which config key asked, and turns this into a `Problem`.
     """
 
-    def __init__(self, expected: str, got: str = "") -> None:
+    def __init__(self, expected: str, got: str = "", why: str = "") -> None:
         super().__init__(f"{expected}, got {got}" if got else expected)
         self.expected = expected
         self.got = got
+        self.why = why
 
     def problem(self, key: str, otherwise: str) -> Problem:
         """As the problem of a key. otherwise: what was expected where the error is a reason."""

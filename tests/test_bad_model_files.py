@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import MAX_LAYERS, ModelGeometry
 from kvpipe.models.hf import PLUGIN
 from kvpipe.models.hub import Unreachable
@@ -427,12 +428,25 @@ def test_one_mistake_in_32_layers_is_one_line(cache: dict[str, Any], said: str) 
 def test_an_illegal_tensor_parallel_size_names_the_legal_ones() -> None:
     (line,) = problems_of(FULL, tp=7)
     assert line == (
-        "parallel.tensor_parallel_size: expected one of 1, 2, 4, 8, 16, 24, 32, 40, ... "
-        "(8 KV heads are split or replicated), got 7"
+        "parallel.tensor_parallel_size: expected one of 1, 2, 4, 8, 16, 32 "
+        "(32 attention heads are split; 8 KV heads are split or replicated), got 7"
     )
     state = {"spec": "mamba", "states": [{"name": "conv", "shape": [6, 3]}]}
     (line,) = problems_of(state, tp=4)
-    assert "expected one of 1, 2, 3, 6 (state conv: 6 rows are split), got 4" in line
+    assert "expected one of 1, 2 (state conv: 6 rows are split), got 4" in line
+
+
+@pytest.mark.parametrize("model", ["qwen2_5_7b", "qwen3_5_27b", "zamba2"])
+def test_a_tensor_parallel_size_that_is_named_is_refused_by_nothing(model: str) -> None:
+    """Query heads, K/V heads and states divide by sizes of their own; what is named suits all."""
+    words = [f"model={model}", "device=h100_80gb"]
+    with pytest.raises(ConfigError) as caught:
+        prepared_request([*words, "parallel.tensor_parallel_size=7"])
+    (problem,) = caught.value.problems
+    sizes, _, reasons = problem.expected.removeprefix("one of ").partition(" (")
+    assert problem.key == "parallel.tensor_parallel_size" and "split" in reasons
+    for size in sizes.removesuffix(", ...").split(", "):
+        prepared_request([*words, f"parallel.tensor_parallel_size={size}"])
 
 
 @pytest.mark.parametrize("heads", [(8, 0), (8, 32), (2, 14), (1, 71), (40, 40)])

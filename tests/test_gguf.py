@@ -81,6 +81,8 @@ def test_latent_rows_are_those_of_their_projection(tmp_path: Path) -> None:
         (TENSORS | layer(1, key=64), {}, "blk.1.attn_k): expected 128 rows, as its keys say"),
         (TENSORS | {"blk.0.ssm_a.weight": ((4,), 0)}, {}, "K/V of attention alone, got ssm_a"),
         ({"token_embd.weight": ((256, 100), F16)}, {}, "expected a decoder (blk.*), got 'llama'"),
+        ({"dec.blk.0.attn_k.weight": ((256, 128), F16)}, {}, "expected a decoder (blk.*)"),  # T5
+        (TENSORS | {"blk.0.shortconv.conv.weight": ((256, 3), F16)}, {}, "got shortconv.conv"),
         (TENSORS, {"llama__pooling_type": 1}, "expected a decoder (blk.*)"),
         (TENSORS, {"general__architecture": None}, "general.architecture): expected a name"),
         (TENSORS, {"llama__block_count": 0}, "llama.block_count): expected a whole number"),

@@ -138,9 +138,10 @@ def counted(form: str) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.full
-def test_parameters_of_the_part_that_generates_are_those_of_the_meta_model() -> None:
-    found = {name: both for name, both in counted("full").items() if both[0] != both[1]}
-    assert len(counted("full")) >= 219
+@pytest.mark.parametrize("form", ["sparse", "full"])
+def test_parameters_of_the_part_that_generates_are_those_of_the_meta_model(form: str) -> None:
+    found = {name: both for name, both in counted(form).items() if both[0] != both[1]}
+    assert len(counted(form)) >= 219
     assert not set(found) - UNCOUNTED, sorted(set(found) - UNCOUNTED)
 
 
@@ -229,6 +230,24 @@ def test_encoders_store_nothing_and_an_architecture_that_generates_is_no_encoder
         assert {cache.spec for cache in read(raw, name).caches} == {"encoder_only"}, name
         with pytest.raises(ConfigError, match="architectures"):
             read(raw | {"architectures": ["BertLMHeadModel"]}, name)
+
+
+@pytest.mark.parametrize("name", ["encoder-decoder", "vision-encoder-decoder"])
+def test_two_models_that_were_put_together_are_not_the_first_alone(name: str) -> None:
+    with pytest.raises(ConfigError, match="decoder: expected the part that generates"):
+        read({k: v for k, v in records()[name]["sparse"].items() if k != "decoder"}, name)
+
+
+@pytest.mark.parametrize(("name", "tied"), [("mistral3", True), ("qwen3_vl_moe", False)])
+def test_the_class_of_the_whole_says_whether_the_head_is_the_embedding(
+    name: str, tied: bool
+) -> None:
+    """Where the file does not: its part's class would say the opposite."""
+    raw = records()[name]["sparse"]
+    said = {**raw, "tie_word_embeddings": tied}
+    assert read(raw, name).parameter_count == read(said, name).parameter_count
+    other = {**raw, "tie_word_embeddings": not tied}
+    assert read(raw, name).parameter_count != read(other, name).parameter_count
 
 
 @pytest.mark.full

@@ -140,7 +140,7 @@ def test_heads_are_split_and_then_replicated(tp, heads):
 def test_other_tensor_parallel_sizes_name_the_legal_ones():
     (line,) = refused("parallel.tensor_parallel_size=3")
     assert line.startswith("parallel.tensor_parallel_size: ")
-    assert "a divisor of the 32 attention heads: 1, 2, 4, 8, 16, 32" in line
+    assert "one of 1, 2, 4, 8, 16, 32 (32 attention heads are split" in line
     # 24 ranks could replicate 8 KV heads, but not share 32 attention heads.
     (line,) = refused("parallel.tensor_parallel_size=24")
     assert "attention heads" in line

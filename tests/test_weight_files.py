@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kvpipe.errors import ConfigError
+from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.hf import PLUGIN
 from kvpipe.models.weight_files import ADAPTER, INDEX
@@ -149,6 +150,29 @@ def test_the_declared_dtype_of_the_cache_is_read(
     quantization: dict[str, Any], dtype: str | None, tmp_path: Path
 ) -> None:
     assert read(tmp_path, quantization_config=quantization).kv_dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("method", "release", "stored"),
+    [
+        ("compressed-tensors", "0.17.0", "fp8_e4m3"),
+        ("compressed-tensors", "0.28.0", "bfloat16"),
+        ("compressed-tensors", "0.33.0", "bfloat16"),
+        ("modelopt", "0.17.0", "bfloat16"),
+    ],
+)
+def test_what_is_set_beside_a_declared_cache_is_read_as_the_planned_release_reads_it(
+    method: str, release: str, stored: str, tmp_path: Path
+) -> None:
+    """vLLM 0.17's attention layers take compressed-tensors' word over the user's."""
+    declared = {"kv_cache_scheme": SCHEME, "quant_method": method}
+    if method == "modelopt":
+        declared = {"kv_cache_quant_algo": "FP8", "quant_method": method}
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": declared}))
+    words = ["model=hf", f"model.path={tmp_path}", "device=h100_80gb", "cache.cache_dtype=bfloat16"]
+    run = prepared_request([*words, "engine=vllm", f"engine.version={release}"]).prepared.resolved
+    assert run.cache_dtype == stored
+    assert any("whatever is set" in note.text for note in run.notes) == (stored != "bfloat16")
 
 
 def test_older_modelopt_declares_it_in_a_file_of_its_own(tmp_path: Path) -> None:

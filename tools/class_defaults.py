@@ -43,11 +43,21 @@ def defaults_of(config_class: type) -> dict[str, Any]:
     found = {f.name: f.default for f in fields(config_class) if f.name in base} | own_defaults(
         config_class
     )
+    found |= tied_by(config_class, found)
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in sorted(found.items())
         if is_plain(value) and not any(word in key for word in NOISE) and value is not None
     } | {key: None for key in ("sliding_window",) if key in found and found[key] is None}
+
+
+def tied_by(config_class: type, found: dict[str, Any]) -> dict[str, bool]:
+    """A class may take it from its text part after it was built."""
+    try:
+        tied = config_class().tie_word_embeddings if "tie_word_embeddings" in found else None
+    except Exception:  # it needs a file
+        return {}
+    return {"tie_word_embeddings": tied} if isinstance(tied, bool) else {}
 
 
 def text_part(config: Any) -> tuple[str, Any] | None:

@@ -91,6 +91,21 @@ DEFAULTS: tuple[Row, ...] = (
         since=(0, 17, 0),
         source="read in 0.17.0, 0.28.0, 0.32.0 and 0.33.0",
     ),
+    Row(
+        rule="declared_cache_wins",
+        value=True,
+        until=(0, 18, 0),
+        source="model_executor/layers/attention/attention.py, 0.17.0: a kv_cache_scheme replaces "
+        "whatever was set; in 0.28.0 only auto",
+        certain=False,
+    ),
+    Row(
+        rule="declared_cache_wins",
+        value=False,
+        since=(0, 18, 0),
+        source="model_executor/layers/attention/attention.py, 0.28.0 to 0.33.0",
+        certain=False,
+    ),
     Row(rule="cpu_block_size", value=128, source="0.17.0 to 0.32.0; started in docs/live.md"),
     Row(
         rule="cpu_latent_block_size",
@@ -210,6 +225,12 @@ def _batches(version: Version, is_async: bool, pp: int) -> int:
 def block_size_on_a_cpu(version: str, kinds: Collection[str]) -> int:
     """Tokens a block has there if nobody sets it; kinds: of the model's caches."""
     return int(_value("cpu_latent_block_size" if "mla" in kinds else "cpu_block_size", version))
+
+
+def declared_cache_wins(version: str) -> bool:
+    """Whether the dtype that a compressed-tensors checkpoint declares for its cache replaces one
+    that the user set; "": kvpipe's own rules, which store what was set."""
+    return bool(version) and bool(_value("declared_cache_wins", version))
 
 
 def graphs_reserved(version: str) -> bool:

@@ -73,6 +73,7 @@ class ModelGeometry:
     is_converted: bool = False
     encoder_tokens: int = 0
     kv_dtype: str | None = None  # of the KV cache, where the checkpoint declares one
+    has_kv_scheme: bool = False  # ... in the words of compressed-tensors
     adapter_bytes: int = 0  # of a LoRA that lies beside the model, as stored
     max_loras: int = 0  # such adapters on the device at once
     is_formula: bool = False

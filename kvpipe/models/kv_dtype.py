@@ -31,3 +31,12 @@ def declared_kv_dtype(quantization: Values | None) -> str | None:
         name = scheme.where.rstrip(".")
         raise unreadable(name, "8 bits of type float", f"{bits} of type '{kind}'", _KNOB)
     return FP8
+
+
+def has_kv_scheme(quantization: Values | None) -> bool:
+    """Whether it is compressed-tensors that declares one: 0.17 lets it replace what was set."""
+    if quantization is None or quantization.word("kv_cache_quant_algo"):
+        return False
+    return bool(quantization.section("kv_cache_scheme").raw) and (
+        quantization.word("quant_method") == "compressed-tensors"
+    )

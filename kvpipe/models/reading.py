@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unre
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
 from kvpipe.models.families.classes import class_facts, facts_of, has_parts
 from kvpipe.models.families.refused import REASONS
-from kvpipe.models.kv_dtype import declared_kv_dtype
+from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
 from kvpipe.specs.base import DTYPE_BYTES
 
@@ -25,6 +25,8 @@ def family_of(file: ConfigFile) -> Family:
     table, name = families(), file.model_type
     if file.raw.get("model_type") in _REFUSED:
         raise _unknown_type(file)
+    if file.raw.get("model_type") in _JOINED and not file.is_nested:
+        raise unreadable("decoder", "the part that generates", "nothing")
     if name in table:
         return table[name]
     if name in class_facts() or not file.text.get(
@@ -42,14 +44,35 @@ def _with_keys_of_whole(file: ConfigFile) -> Mapping[str, Any]:
     what its decoder may see of images; its class may say what the text part leaves out."""
     given: dict[str, Any] = {}
     said: dict[str, Any] = {}
+    for name in _types_around(file):
+        given |= _given_by_class(name)
     for whole in file.wholes:
-        name = whole.get("model_type")
-        given |= facts_of(name).text_defaults if isinstance(name, str) else {}
         said |= {key: whole[key] for key in _OF_WHOLE if key in whole}
     return {**given, **file.text, **said}
 
 
+def _types_around(file: ConfigFile) -> Iterator[str]:
+    """Of the wholes, the outermost first; a flat file has those of its class."""
+    wholes = file.wholes if file.is_nested else (file.raw,)
+    names = [name for whole in wholes if has_parts(name := whole.get("model_type"))]
+    yield from names
+    inner = facts_of(names[-1]).text if names else None
+    while inner and inner[1] != file.model_type and has_parts(inner[1]):
+        yield inner[1]
+        inner = facts_of(inner[1]).text
+
+
+def _given_by_class(model_type: str) -> Mapping[str, Any]:
+    """What the class of a whole supplies to its text part, and whether it ties the head: its own
+    answer, not that of the part's class."""
+    facts = facts_of(model_type)
+    tied = facts.defaults.get("tie_word_embeddings")
+    return {**facts.text_defaults, **({} if tied is None else {"tie_word_embeddings": tied})}
+
+
 _REFUSED = tuple(REASONS)
+# Two models that were put together: without the second, what is left does not generate.
+_JOINED = ("encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder")
 _OF_WHOLE = ("tie_word_embeddings", "vision_config")
 _NOT_OF_A_MODEL = (
     "is this the config.json that lies beside a model's weights? (not a tokenizer or adapter file)"
@@ -99,6 +122,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         ssm_dtype=file.ssm_dtype or family.ssm_dtype,
         state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
         kv_dtype=declared_kv_dtype(file.quantization),
+        has_kv_scheme=has_kv_scheme(file.quantization),
         source=LABEL if by_keys else "config.json",
         notes=tuple(
             [*_notes(file, family, weight_bytes), *(_unknown_keys(file) if by_keys else [])]

@@ -105,10 +105,8 @@ class AttentionSpec(KVCacheSpec):
         heads = self.num_kv_heads
         if heads % tp and tp % heads:
             legal = ", ".join(map(str, legal_tp_sizes(heads)))
-            raise SpecError(
-                f"one of {legal}, ... ({heads} KV heads are split or replicated)",
-                got=f"{tp}",
-            )
+            why = f"{heads} KV heads are split or replicated"
+            raise SpecError(f"one of {legal}, ... ({why})", got=f"{tp}", why=why)
         return replace(self, num_kv_heads=max(1, heads // tp))
 
     def retyped(self, spec_type: type[A], **extra: Any) -> A:

@@ -48,10 +48,8 @@ class StateArray:
         if rows % tp or (groups % tp and tp % groups):
             legal = ", ".join(map(str, self._legal_tps()))
             groups_too = f" and {self.num_groups} groups" if self.num_groups else ""
-            raise SpecError(
-                f"one of {legal} (state {self.name}: {rows} rows{groups_too} are split)",
-                got=f"{tp}",
-            )
+            why = f"state {self.name}: {rows} rows{groups_too} are split"
+            raise SpecError(f"one of {legal} ({why})", got=f"{tp}", why=why)
         kept = max(1, groups // tp)
         group_rows = self.group_rows // groups * kept
         return replace(

@@ -211,7 +211,10 @@ MPT = {
 transformer_h = partial(attention_caches, prefix="transformer.h", name="attn.attn")
 
 FAMILIES = {
-    "gpt2": Family(caches=transformer_h, weights=gpt2_weights, aliases=GPT2_NAMES),
+    **dict.fromkeys(
+        ("gpt2", "gpt-sw3"),
+        Family(caches=transformer_h, weights=gpt2_weights, aliases=GPT2_NAMES),
+    ),
     "gpt_bigcode": Family(caches=one_head_caches, weights=bigcode_weights, aliases=GPT2_NAMES),
     "gptj": Family(
         caches=transformer_h,

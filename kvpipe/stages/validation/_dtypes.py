@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from kvpipe.engines.base import Engine, EngineRules
+from kvpipe.engines.defaults import declared_cache_wins
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
@@ -30,10 +31,11 @@ class ResolvedDtypes:
 
 
 def resolve_dtypes(
-    asked: str, model: ModelGeometry, cache: CacheConfig, device: ResolvedDevice
+    asked: str, model: ModelGeometry, cache: CacheConfig, device: ResolvedDevice, version: str
 ) -> ResolvedDtypes:
-    """asked: model.dtype. A float32 file is served in 16 bits, as engines do; states follow the
-    model, unless the configuration or the model's own file names a dtype for them."""
+    """asked: model.dtype. version: the planned release ("": kvpipe's own rules). A float32 file is
+    served in 16 bits, as engines do; states follow the model, unless the configuration or the
+    model's own file names a dtype for them."""
     notes: list[Note] = []
     served = model.file_dtype if asked == "auto" else asked
     if asked == "auto" and served == "float32":
@@ -47,6 +49,11 @@ def resolve_dtypes(
     notes += _declared(model, cache)
     auto = model.kv_dtype or served
     word = {"auto": auto, "fp8": "fp8_e4m3"}.get(cache.cache_dtype, cache.cache_dtype)
+    if model.has_kv_scheme and word != auto and declared_cache_wins(version):
+        text = f"vLLM {version} stores a cache of {auto}, which the checkpoint declares"
+        text += f", whatever is set ({word})"
+        notes.append(Note(text=text, knob="cache.cache_dtype", is_warning=True))
+        word = auto
     kv = served if word in WORDS else "uint8" if word == "fp8_ds_mla" else word
     conv = _state(cache.mamba_cache_dtype, model.conv_dtype, served)
     ssm = _state(cache.mamba_ssm_cache_dtype, model.ssm_dtype, conv)

@@ -13,6 +13,7 @@ from kvpipe.plugins import SPECS
 from kvpipe.request.config import ParallelConfig
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, SpecContext
 from kvpipe.stages.validation.base import RankLayers
+from kvpipe.stages.validation.splits import split_problem
 
 Layer = tuple[CacheGeometry, KVCacheSpec]
 _LAYERS = "model.layers"
@@ -52,15 +53,19 @@ def build_layers(
     for cache in model.caches:
         known = (cache.spec, repr(cache.fields))
         if known not in memo:
-            memo[known] = _spec_or_problem(cache, context, what_if, tp)
+            memo[known] = _spec_or_problem(cache, context, what_if)
         spec = memo[known]
         if isinstance(spec, Problem):
             wrong.setdefault(spec, []).append(cache.name)
         else:
             layers.append((cache, spec))
-    if wrong:
-        raise ConfigError(_of_caches(problem, names) for problem, names in wrong.items())
-    return layers
+    whole = [spec for spec in memo.values() if not isinstance(spec, Problem)]
+    uneven = split_problem(whole, model.num_attention_heads, tp)
+    if wrong or uneven:
+        told = [_of_caches(problem, names) for problem, names in wrong.items()]
+        raise ConfigError([*told, *([uneven] if uneven else [])])
+    sharded = {spec: spec.shard(tp) for spec in whole}
+    return [(cache, sharded[spec]) for cache, spec in layers]
 
 
 def _of_caches(problem: Problem, names: Sequence[str]) -> Problem:
@@ -72,10 +77,10 @@ def _of_caches(problem: Problem, names: Sequence[str]) -> Problem:
 
 
 def _spec_or_problem(
-    cache: CacheGeometry, context: SpecContext, what_if: WhatIf | None, tp: int
+    cache: CacheGeometry, context: SpecContext, what_if: WhatIf | None
 ) -> KVCacheSpec | Problem:
     try:
-        return _spec(cache, context, what_if, tp)
+        return _spec(cache, context, what_if)
     except _Wrong as wrong:
         return wrong.problem
 
@@ -85,9 +90,7 @@ class _Wrong(Exception):
         self.problem = problem
 
 
-def _spec(
-    cache: CacheGeometry, context: SpecContext, what_if: WhatIf | None, tp: int
-) -> KVCacheSpec:
+def _spec(cache: CacheGeometry, context: SpecContext, what_if: WhatIf | None) -> KVCacheSpec:
     try:
         kind = SPECS.get(cache.spec)
     except ConfigError as error:
@@ -97,7 +100,7 @@ def _spec(
     if what_if is not None:
         asked = what_if
         spec = _ask(asked.key, lambda: SPECS.get(asked.spec).what_if(spec, asked.options))
-    return _ask("parallel.tensor_parallel_size", lambda: spec.shard(tp))
+    return spec
 
 
 def _ask(key: str, question: Callable[[], KVCacheSpec]) -> KVCacheSpec:

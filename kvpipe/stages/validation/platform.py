@@ -74,10 +74,15 @@ class _Resolution:
             backend = self.attempt(lambda: resolve_backend(name, here))
         if model is None or device is None:
             raise ConfigError(self.problems)
-        self.attempt(lambda: self.check_heads(model))
         sizes = resolve_sizes(config, device, self.max_model_len(model))
         lengths = self.attempt(lambda: self.lengths(model, sizes))
-        dtypes = resolve_dtypes(config.plugins["model"].options.dtype, model, config.cache, device)
+        dtypes = resolve_dtypes(
+            config.plugins["model"].options.dtype,
+            model,
+            config.cache,
+            device,
+            config.plugins["engine"].make(Engine).rules.version,
+        )
         self.notes += [*map(_note, model.notes), *dtypes.notes, *sizes.notes]
         length = lengths.max_model_len if lengths else model.context_length
         layers = self.attempt(lambda: self.layers(model, device, dtypes, what_if, length))
@@ -159,26 +164,6 @@ class _Resolution:
                     "parallel.rank_memory_bytes",
                     f"one size for each of {ranks} ranks",
                     f"{len(sizes)} sizes",
-                )
-            )
-
-    def check_heads(self, model: ModelGeometry) -> None:
-        """Every rank runs the same number of attention heads, whatever happens to KV heads."""
-        tp, heads = self.parallel().tp, model.num_attention_heads
-        if heads and heads % tp:
-            kv_heads = {
-                c.fields["num_kv_heads"] for c in model.caches if "num_kv_heads" in c.fields
-            }
-            legal = [
-                n
-                for n in range(1, heads + 1)
-                if heads % n == 0 and all(kv % n == 0 or n % kv == 0 for kv in kv_heads)
-            ]
-            raise ConfigError(
-                Problem(
-                    "parallel.tensor_parallel_size",
-                    f"a divisor of the {heads} attention heads: {', '.join(map(str, legal))}",
-                    str(tp),
                 )
             )
 
