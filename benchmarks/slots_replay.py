@@ -119,9 +119,7 @@ def in_blocks(plan: Plan, options: TraceOptions, requests: Sequence[TraceRequest
 
 def ideal(layer_set: LayerSet, limits: RequestLimits, memory: int) -> Arena:
     specs = [smallest(layer.spec, layer_set.block_quantum, None) for layer in layer_set.layers]
-    widths = {
-        spec: times * spec.page_size_bytes for spec, times in Counter(specs).items()
-    }
+    widths = {spec: times * spec.page_size_bytes for spec, times in Counter(specs).items()}
     return Arena(limits=limits, capacity=memory, widths=Counter(widths))
 
 
