@@ -29,6 +29,8 @@ class RequestLimits:
 
     def with_length(self, max_model_len: int) -> RequestLimits:
         """As `replace`, which is slow, and searches over lengths ask thousands of times."""
+        if max_model_len == self.max_model_len:
+            return self
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, max_model_len=max_model_len)
         return made
