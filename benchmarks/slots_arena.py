@@ -24,6 +24,7 @@ class Arena:
     capacity: int
     widths: Counter[KVCacheSpec]
     prefix_caching: bool = False
+    granule: int = 1
     used: int = 0
     live_requests: dict[object, SimpleNamespace] = field(default_factory=dict)
 

@@ -33,6 +33,8 @@ from kvpipe.specs.streaming import StreamingSpec
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.hybrid import make_plan
 from kvpipe.stages.grouping.planning import KVPIPE, VLLM_0_17, VLLM_0_33, plan
+from kvpipe.stages.grouping.slots.capped import Caps, ways
+from kvpipe.stages.grouping.slots.ceiling import Ceiling
 from kvpipe.stages.grouping.slots.guard import Demand, Guard
 from kvpipe.stages.grouping.slots.kinds import Blocks, Life, lives_of
 from kvpipe.stages.grouping.slots.options import SlotOptions
@@ -487,6 +489,66 @@ def test_no_fewer_requests_fit_into_a_little_memory(quarters: int) -> None:
 
     for engine in (EQUAL, VLLM_0_33):
         assert all(a >= b for a, b in zip(held(KVPIPE), held(engine), strict=True))
+
+
+@pytest.mark.parametrize("memory", [149_874_278, 154_156_400, 295_466_434])
+def test_where_a_larger_slot_would_hold_a_request_less_the_plan_is_another(memory: int) -> None:
+    """Here the plan that is best by its bytes alone leaves so much of the pool unused."""
+    layer_set = layer_sets()["Bamba-9B + TinyLlama"]
+    limits = layer_set.limits(batch=512, length=2048)
+    ours, its = (
+        plan(layer_set.layers, limits, memory, rules=rules, compared=()).capacity
+        for rules in (KVPIPE, VLLM_0_33)
+    )
+    assert ours is not None and its is not None
+    assert ours.requests_at_peak >= its.requests_at_peak >= 1
+    assert ours.requests_steady >= its.requests_steady
+
+
+def test_a_plan_that_costs_a_little_more_is_found_where_the_cheapest_are_worse_at_some_length() -> (
+    None
+):
+    """49 tables of one layer each under vLLM's rules; the cheapest plans take more at 513 tokens."""
+    layer_set = layer_sets()["Qwen3-Next-80B + DFlash 1 full (8x128)"]
+    made = plan_of(layer_set, KVPIPE)
+    assert len(plan_of(layer_set, VLLM_0_33).groups) == 49
+    assert len(made.groups) == 22
+    assert made.slots is not None and len(made.slots.never_worse_than) == 3
+
+
+@pytest.mark.parametrize("seed", [*range(6), *full(range(6, 60))])
+def test_under_caps_the_cheapest_of_all_partitions_that_keep_them_is_found(seed: int) -> None:
+    """Every partition and every block size, one after the other."""
+    rng = random.Random(seed)
+    life, weights = small_life(rng, 5)
+    widest = life.all_layers(life.sizes[0])
+    slot = max(max(k.page(16) for k in life.kinds), rng.randrange(widest // 4, widest * 3 // 2))
+    loads = Guard(weights.limits).loads
+    counts = tuple(kind.count for kind in life.kinds)
+    lengths = rng.sample([17, 129, 513, 1025, 4999], 2)
+    most = [rng.randint(2, 3 * (n // 64 + 2)) for n in lengths]
+    ceilings = [Ceiling(loads[0], n, room * slot) for n, room in zip(lengths, most, strict=True)]
+
+    def kept(tables: list[int]) -> bool:
+        sums = [sum(c.weigh(life, t) for t in tables) for c in ceilings]
+        return all(a <= b for a, b in zip(sums, most, strict=True)) and len(tables) <= 6
+
+    best = min(
+        (
+            sum(weights.weigh(life, t) * slot + weights.price for t in tables)
+            for parts in partitions(counts, counts)
+            for tables in product(*(sizes_of(life, part, slot) for part in parts))
+            if kept(list(tables))
+        ),
+        default=None,
+    )
+    found = ways([life], Caps(slot=slot, cost=None, tables=6, ceilings=ceilings), weights)
+    assert (found[0].taken[0] if found else None) == best
+
+
+def sizes_of(life: Life, part: tuple[int, ...], slot: int) -> list[int]:
+    pages = list(zip(part, life.kinds, strict=True))
+    return [t for t in life.sizes if sum(n * kind.page(t) for n, kind in pages) <= slot]
 
 
 def test_kinds_that_share_a_life_have_a_block_size_that_all_of_them_may_have() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import product
 from math import prod
 
 from kvpipe.stages.grouping.slots.kinds import Kind, Life
@@ -16,7 +16,7 @@ from kvpipe.stages.grouping.slots.packing import Fill, Packing, undominated
 from kvpipe.stages.grouping.slots.weights import Weights
 
 MOST_STATES = 256  # parts of the layers of several kinds
-MOST_FILLS = 64  # ways to fill a table with them
+MOST_FILLS = 512  # ways to fill a table with them
 BALANCED = range(1, 9)
 
 
@@ -76,8 +76,15 @@ def few_fills(life: Life, slot: int, weights: Weights) -> list[Fill] | None:
         return list(_fills(life, slot, weights))
     if prod(kind.count + 1 for kind in life.kinds) > MOST_STATES:
         return None
-    fills = list(islice(_fills(life, slot, weights), MOST_FILLS + 1))
-    return fills if len(fills) <= MOST_FILLS else None
+    ways = prod(kind.count + 1 for kind in life.kinds[:-1]) * len(_sizes(life, slot))
+    if ways > MOST_FILLS:
+        return None
+    lightest: dict[tuple[int, ...], Fill] = {}
+    for fill in _fills(life, slot, weights):
+        known = lightest.get(fill.layers)
+        if known is None or fill.weight <= known.weight:
+            lightest[fill.layers] = fill
+    return list(lightest.values())
 
 
 def _sizes(life: Life, slot: int) -> tuple[int, ...]:
