@@ -24,7 +24,13 @@ RECORDED = Path(__file__).parent / "facts" / "live_answers.json.gz"
 # Of each kind of cache and of each rule one; all of them are asked in the full tier.
 FEW = {
     "transformers": ("gemma3n", "gemma3-10-4", "llama more requests than tokens", "llama4"),
-    "llama-cpp": ("gemma3 9 sequences, ubatch 64", "phi3", "jamba", "deepseek2", "llama 257 sequences"),
+    "llama-cpp": (
+        "gemma3 9 sequences, ubatch 64",
+        "phi3",
+        "jamba",
+        "deepseek2",
+        "llama 257 sequences",
+    ),
 }
 
 

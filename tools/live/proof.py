@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """The plug-in in a running vLLM: the same requests with the engine's groups and with kvpipe's.
 
-python tools/live/proof.py vllm-0.32.0 gemma3-10-4 gemma3-4-3 ...     # default: where layers pad
+python tools/live/proof.py vllm-0.32.0 gemma3-10-4 ...    # default: all where layers pad
 
 Says for each model: tokens equal or not, tokens printed, requests that ran at once before the
 scheduler's first preemption, steps a second. The table goes to docs/vllm.md by hand, with its date.
