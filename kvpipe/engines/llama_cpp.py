@@ -7,14 +7,15 @@ against contexts of b64739e, started on a CPU (docs/engines.md).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import Self
 
 from kvpipe.engines.llama_cpp_printed import CachePrinted, StatesPrinted, lines
 from kvpipe.engines.llama_cpp_sizes import MOST_SEQUENCES, Context, context_of
-from kvpipe.engines.llama_cpp_types import CacheType, is_quantised, row_bytes, stores
+from kvpipe.engines.llama_cpp_types import BLOCK_BYTES, CacheType, is_quantised, row_bytes, stores
 from kvpipe.engines.planned import (
     PlannedEngine,
     PlannedOptions,
@@ -24,6 +25,7 @@ from kvpipe.engines.planned import (
     Start,
     Step,
     free_at_start,
+    halvings,
     weights,
 )
 from kvpipe.engines.pools import Demand, EnginePool, EveryToken, LastTokens, PerRequest
@@ -57,6 +59,18 @@ class LlamaCpp(PlannedEngine):
         "a context of cells, allocated whole at the start for a fixed number of sequences; its own "
         "default is 4 of them, the plan has as many as fit"
     )
+    smaller_weights = ("q8_0", "q4_k_m")
+    more_cards = ("pipeline_parallel_size",)
+
+    cache_types: ClassVar[tuple[str, ...]] = tuple(filter(is_quantised, BLOCK_BYTES))
+
+    def asked(self, question: Question) -> Self:
+        """cache.cache_dtype=q8_0 is both of its types."""
+        super().asked(question)
+        word = question.cache_dtype
+        if word not in self.cache_types:
+            return self
+        return type(self)(self.options.model_copy(update={"type_k": word, "type_v": word}))
 
     # --- memory -> budget ---
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
@@ -79,6 +93,12 @@ class LlamaCpp(PlannedEngine):
             mark="read",
             source="what automatic fitting leaves on a device",
         )
+
+    def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
+        kinds = [kind for kind in ("q8_0", "q4_0") if kind != self.options.type_k]
+        yield [{"engine.type_k": kind, "engine.type_v": kind} for kind in kinds]
+        if self.options.n_parallel != "auto":
+            yield [{"engine.n_parallel": n} for n in halvings(self.options.n_parallel)]
 
     # --- budget -> pools ---
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
@@ -109,7 +129,7 @@ class LlamaCpp(PlannedEngine):
                     "cache.cache_dtype",
                     "auto: llama.cpp has no fp8 cache",
                     f"'{question.cache_dtype}'",
-                    "set engine.type_k=q8_0 engine.type_v=q8_0",
+                    "set cache.cache_dtype=q8_0 (or engine.type_k and engine.type_v)",
                 )
             )
         if is_quantised(options.type_v) and not options.flash_attn:
@@ -179,8 +199,7 @@ class LlamaCpp(PlannedEngine):
         needed = self._bytes(layers, context)
         return DoesNotFit(
             f"engine.n_parallel: {context.sequences:,} sequences need {needed / GIB:.2f} GiB of "
-            f"cells in llama.cpp, {budget / GIB:.2f} GiB are left. Lower scheduler.max_model_len, "
-            "or set engine.type_k=q8_0 engine.type_v=q8_0",
+            f"cells in llama.cpp, {budget / GIB:.2f} GiB are left",
             needed_bytes=(needed,),
             available_bytes=(budget,),
         )

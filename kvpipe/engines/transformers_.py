@@ -5,9 +5,9 @@ Source: the wheel, run against these rules (docs/engines.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ from kvpipe.engines.planned import (
     RankQuestion,
     Start,
     Step,
+    halvings,
     weights,
 )
 from kvpipe.engines.pools import BlocksOf, EnginePool, Shared
@@ -28,6 +29,7 @@ from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.specs.base import DTYPE_BYTES, CacheLayer
 
 GIB = 2**30
+LEAST_BATCH = 256  # tokens
 
 
 class TransformersBatching(PlannedEngine):
@@ -47,6 +49,7 @@ class TransformersBatching(PlannedEngine):
         "one pool of sectors that full and windowed layers take whole (as Jenga), beside the "
         "buffers of a step that grow with it"
     )
+    more_cards = ("tensor_parallel_size",)
 
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
         """A share of what is not in use: the step's buffers come out of it, too."""
@@ -67,6 +70,11 @@ class TransformersBatching(PlannedEngine):
             source=f"1 - max_memory_percent={self.options.max_memory_percent}",
         )
 
+    def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
+        asked = question.batched_tokens
+        key = "engine.max_batch_tokens" if asked is None else "scheduler.max_num_batched_tokens"
+        yield [{key: n} for n in halvings(asked or self.options.max_batch_tokens, LEAST_BATCH)]
+
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
         layers = stored(_unshared(rank.layers), self.title)
         _check(layers)
@@ -76,7 +84,7 @@ class TransformersBatching(PlannedEngine):
         if not count:
             raise DoesNotFit(
                 f"engine.max_batch_tokens: a step of {batch.tokens:,} tokens and the first sector "
-                f"need more than the {budget / GIB:.2f} GiB of transformers. Lower it",
+                f"need more than the {budget / GIB:.2f} GiB of transformers",
                 available_bytes=(budget,),
             )
         window = next(iter(layers.windows), None)
