@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools.live import environments, setup  # noqa: E402
+from tools.live import engines, environments, proof, setup  # noqa: E402
 from tools.live.cases import cases  # noqa: E402
 from tools.live.compare import differences, layer_number  # noqa: E402
 from tools.live.models import MODELS  # noqa: E402
+from tools.live.padded import padded  # noqa: E402
 from tools.live.plugin import installed_in  # noqa: E402
 
 
@@ -129,3 +131,42 @@ def test_equal_answers_do_not_differ() -> None:
 def test_layers_are_told_by_their_number() -> None:
     assert layer_number("backbone.layers.12.mixer") == 12
     assert layer_number("model.layers.3.self_attn.attn") == 3
+
+
+@pytest.mark.full  # each model is planned with every size of groups
+def test_the_proof_is_made_with_every_model_whose_groups_can_be_bettered() -> None:
+    better, unknown = padded("0.32.0")
+    assert (sorted(better), unknown) == (sorted(proof.PADDED), [])
+
+
+def test_an_engine_that_is_killed_as_it_starts_costs_its_case_only(tmp_path: Path) -> None:
+    probe = tmp_path / "probe.py"
+    probe.write_text(
+        "import json, os, signal, sys\n"
+        "for line in open(sys.argv[1]):\n"
+        "    case = json.loads(line)\n"
+        "    if case['name'] == 'killed':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    with open(sys.argv[2], 'a') as out:\n"
+        "        print(json.dumps({'name': case['name'], 'started': True}), file=out)\n"
+    )
+    asked = [{"name": name} for name in ("before", "killed", "after")]
+    here = environments.Environment(name="here", requirements=(), module="json")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    found = engines.asked_in(replace_folder(here, tmp_path), probe, asked, dict(os.environ))
+    assert [found[name]["started"] for name in ("before", "killed", "after")] == [True, False, True]
+    assert "ended with -9" in found["killed"]["error"]
+
+
+def replace_folder(environment: environments.Environment, folder: Path) -> environments.Environment:
+    """The same environment, standing there."""
+
+    class There(environments.Environment):
+        @property
+        def folder(self) -> Path:
+            return folder
+
+    return There(
+        name=environment.name, requirements=environment.requirements, module=environment.module
+    )

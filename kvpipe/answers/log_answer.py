@@ -223,9 +223,10 @@ def _differing(prepared: Prepared, log: EngineLog, max_model_len: int) -> Iterat
 
 def printed_in(log: EngineLog) -> PrintedCapacity:
     swap = log.settings.get("swap_gib")
+    override = log.settings.get("cache.num_gpu_blocks_override")  # whatever the memory holds
     return PrintedCapacity(
-        available=log.least("available_kv"),
-        num_gpu_blocks=log.counts.get("num_gpu_blocks") or None,
+        available=None if override else log.least("available_kv"),
+        num_gpu_blocks=override or log.counts.get("num_gpu_blocks") or None,
         num_cpu_blocks=log.counts.get("num_cpu_blocks") or None,
         kv_tokens=log.counts.get("kv_tokens"),
         max_concurrency=log.max_concurrency,

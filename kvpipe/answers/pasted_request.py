@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from kvpipe.engines.pasted import Pasted, read_pasted
@@ -28,6 +29,8 @@ from kvpipe.text.quantities import parse_size
 
 HEAD = 2**17  # bytes of the file in which a command line is looked for
 _WANTED = "a file with an engine's log or a command line"
+# A machine's memory is as large as some card's.
+_ON_A_CPU = re.compile(r"\bdevice_config=cpu\b|\bCPU KV cache size: ")
 STAND_IN = "h100_80gb"  # a device that refuses no argument, for what else there is to say
 NEAR = 0.012  # share by which a card's printed memory differs from the shipped figure
 # Endings that leave the shape of a model as it is.
@@ -186,9 +189,11 @@ def _model(
 ) -> dict[str, Any]:
     names = [command.model if command else None, log.model if log else None]
     for name in filter(None, names):
-        if preset := _preset(name):
+        # A folder that is there is that model, whatever shipped one its name is like.
+        is_here = Path(name).is_dir() and has_config(name)
+        if not is_here and (preset := _preset(name)):
             return shipped_option("model", preset)
-        if has_config(name):
+        if is_here or has_config(name):
             return {**shipped_option("model", "hf"), "path": name}
     got = f"'{next(filter(None, names))}'" if any(names) else "none that the file names"
     knob = "say model=<preset>, a folder or org/name after the file"
@@ -223,6 +228,8 @@ def _preset(name: str) -> str | None:
 
 
 def _device(log: EngineLog | None, text: str, problems: list[Problem]) -> dict[str, Any]:
+    if _ON_A_CPU.search(text):
+        return shipped_option("device", "cpu")
     total = log.least("total") if log is not None else None
     if total is not None and (name := device_of(total.num_bytes)):
         return shipped_option("device", name)

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,9 @@ def _ask_and_keep(name: str, only: str, missing_alone: bool) -> None:
     path.write_text(json.dumps(found, indent=1))
 
 
+@cache
 def _records(name: str) -> list[Json]:
+    """kvpipe is asked about every case once, however often they are told."""
     kept = json.loads(kept_answers(name).read_text())
     if name in PLANNED:
         return list(planned_records(name, kept["answers"]))

@@ -26,12 +26,27 @@ From 0.26 on the engine caches prefixes of models with states and attention unle
 to, and plans `mamba_cache_mode=align` then; kvpipe plans no kept states unless asked: these cases
 ask it. Two things are not compared: what a GPU build would choose, and speed.
 
-Not run on every commit: making one environment takes one and a half minutes of two idle cores, the
-matrix a second of CPU an engine or three, and CI's machine starts from nothing. `pytest -m live`
-runs a choice of it where the environments stand.
+Not run on every commit. CI's machine starts from nothing: vLLM's environment alone is a download of
+325 MB (133 its wheel, 192 torch) and 3.1 GB of files. It was made in one and a half minutes of two
+idle cores, and in 31 on a machine of two with twenty other processes: five minutes cannot be
+promised. `pytest -m live` runs a choice of cases where the environments stand.
+
+Beside the matrix, one command each:
 """
 
 
+_COMMANDS = {
+    'tools/live/matrix.py vllm-0.32.0 --only "serve line"': "the engine, given the line that "
+    "kvpipe prints and nothing else, plans what kvpipe planned",
+    "tools/live/logs.py vllm-0.32.0": "what the engines printed, given to `kvpipe doctor` as it "
+    "is, is reproduced: 43 of 49 on 2026-11-30 (of six, two have a draft, whose layers it is not "
+    "told, three a batch or block size that no line says, one its memory as 0.0 GiB)",
+    "tools/live/block_race.py vllm-0.32.0": "vLLM's block manager and kvpipe's, call by call "
+    "([blocks.md](blocks.md))",
+    "tools/live/proof.py vllm-0.32.0": "an engine on kvpipe's groups: the same tokens, more "
+    "requests ([vllm.md](vllm.md))",
+    "examples/engine.py": "an engine of kvpipe's parts beside transformers' continuous batching",
+}
 _PLANNED_HEADS = {
     "transformers": """\
 Continuous batching (`generate_batch`) on a CPU, sdpa or eager attention. The memory that it is told
@@ -70,6 +85,8 @@ def write_page(
 
 def _lines(records: Records, num_cases: int, planned: Sequence[PlannedTable]) -> Iterator[str]:
     yield _HEAD
+    yield from (f"- `python {command}`: {shows}" for command, shows in _COMMANDS.items())
+    yield ""
     yield "| engine | on | cases run | started | equal | refused by both |"
     yield "|---|---|---:|---:|---:|---:|"
     for name, (day, found) in records.items():

@@ -1,10 +1,11 @@
 #!/usr/bin/env python
 """The plug-in in a running vLLM: the same requests with the engine's groups and with kvpipe's.
 
-python tools/live/proof.py vllm-0.32.0 gemma3-10-4 gemma3-4-3 ...     # default: where layers pad
+python tools/live/proof.py vllm-0.32.0 gemma3-10-4        # default: all where layers pad
 
 Says for each model: tokens equal or not, tokens printed, requests that ran at once before the
-scheduler's first preemption, steps a second. The table goes to docs/vllm.md by hand, with its date.
+scheduler's first preemption, CPU time a step (the machine may be shared). The table goes to
+docs/vllm.md by hand, with its date.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def main(argv: Sequence[str]) -> int:
     if command := missing([name]):
         print(f"make the environment first: {command}")
         return 2
-    print("| model | groups | tokens printed | at once | preemptions | steps/s | hits | equal |")
+    print(
+        "| model | groups | tokens printed | at once | preempted | CPU ms a step | hits | equal |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for model in models or PADDED:
         with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as scratch:
@@ -103,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
             [f"{run['printed']:,}" for run in both],
             [str(run["at_once"]) for run in both],
             [str(run["preemptions"]) for run in both],
-            [f"{run['steps'] / run['seconds']:.1f}" for run in both],
+            [f"{1000 * run['cpu_seconds'] / run['steps']:.1f}" for run in both],
             [f"{run['hit_tokens']:,}" for run in both],
         ]
         shown = " | ".join(" -> ".join(cell) for cell in cells)

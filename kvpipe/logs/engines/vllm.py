@@ -11,6 +11,7 @@ from kvpipe.logs.phrases import (
     FREE,
     PADDING,
     SIZE_OF,
+    WORD,
     Phrase,
     argument,
     count,
@@ -110,6 +111,10 @@ _WORDS = (
     ),
 )
 _CONFIG = "with config: "
+# What it warns of as it plans, where no setting is printed.
+_WARNED = (
+    Phrase(words="Hybrid KV cache manager is ", names=("hybrid",), kind="word", pattern=WORD),
+)
 _ARGUMENTS = (
     *argument("model", "model", "path", within=_CONFIG),
     *argument("model", "model", "path", within="non-default args: "),
@@ -161,6 +166,10 @@ def _mode(word: str) -> str | None:
     return word if word in ("none", "align", "all") else None
 
 
+def _is_disabled(word: str) -> bool | None:
+    return True if word == "disabled" else None
+
+
 def _at_least_one(value: int) -> int | None:
     return value or None
 
@@ -181,13 +190,14 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "mamba_ssm_cache_dtype": ("cache.mamba_ssm_cache_dtype", _model_dtype),
     "prefix_caching": ("cache.enable_prefix_caching", _as_is),
     "disable_hybrid": ("cache.disable_hybrid_kv_cache_manager", _as_is),
+    "hybrid": ("cache.disable_hybrid_kv_cache_manager", _is_disabled),
     "enforce_eager": ("profiling.enforce_eager", _as_is),
     "num_gpu_blocks_override": ("cache.num_gpu_blocks_override", _at_least_one),
     "dtype": ("model.dtype", _model_dtype),
 }
 ENGINE = LoggedEngine(
     name="vllm",
-    phrases=(*_SIZES, *_BYTES, *_COUNTS, *_RATIOS, *_WORDS, *_ARGUMENTS),
+    phrases=(*_SIZES, *_BYTES, *_COUNTS, *_RATIOS, *_WORDS, *_WARNED, *_ARGUMENTS),
     starts=("LLM engine (v", "API server version", "non-default args: "),
     settings=SETTINGS,
     errors=("Error: ", "out of memory", "No available memory for the cache blocks"),

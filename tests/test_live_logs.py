@@ -1,0 +1,71 @@
+"""What a running engine printed, given to `kvpipe doctor` as it is: no setting beside it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools.live.logs import explained  # noqa: E402
+from tools.live.models import MODELS  # noqa: E402
+
+pytestmark = pytest.mark.full
+
+
+@pytest.mark.parametrize(
+    ("warned", "tokens", "concurrency"),
+    [
+        ("", "14,979", "14.63"),
+        ("Overriding num_gpu_blocks=512 with num_gpu_blocks_override=40", "1,170", "1.14"),
+        ("Hybrid KV cache manager is disabled for this hybrid model", "18,688", "18.25"),
+    ],
+)
+def test_a_server_on_a_cpu_is_explained_by_what_it_printed_alone(
+    tmp_path: Path, warned: str, tokens: str, concurrency: str
+) -> None:
+    """Lines of a running vLLM 0.32.0. 23.54 GiB are an A30's, too: another block, other blocks."""
+    model = MODELS["gemma3-10-4"].write(tmp_path)
+    lines = (
+        f"[core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', "
+        "dtype=torch.bfloat16, max_seq_len=1024, device_config=cpu, enable_prefix_caching=True",
+        "[cpu_worker.py:260] Explicitly set (0.06/23.54) GiB for KV cache on node 0.",
+        f"[kv_cache_utils.py:1816] {warned}",
+        f"[kv_cache_utils.py:2327] CPU KV cache size: {tokens} tokens, Maximum concurrency for "
+        f"1,024 tokens per request: {concurrency}x",
+    )
+    prefix = "(MainProcess pid=25139) INFO 11-30 08:55:47 "
+    path = tmp_path / "engine.log"
+    path.write_text("".join(f"{prefix}{line}\n" for line in lines))
+    assert explained(path, "gemma3-10-4 on cpu") == ""
+
+
+def test_a_folder_that_is_there_is_not_taken_for_a_shipped_model_of_that_name(
+    tmp_path: Path,
+) -> None:
+    """`llama` is a preset, too, of 32 layers."""
+    model = MODELS["llama"].write(tmp_path)
+    path = tmp_path / "engine.log"
+    path.write_text(
+        f"INFO [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', "
+        "dtype=torch.bfloat16, max_seq_len=1024, device_config=cpu, enable_prefix_caching=True\n"
+        "INFO [cpu_worker.py:260] Explicitly set (0.06/23.54) GiB for KV cache on node 0.\n"
+        "INFO [kv_cache_utils.py:2327] CPU KV cache size: 65,536 tokens, Maximum concurrency for "
+        "1,024 tokens per request: 64.00x\n"
+    )
+    assert explained(path, "llama on cpu") == ""
+
+
+def test_a_log_whose_figures_are_of_other_settings_is_not_called_explained(tmp_path: Path) -> None:
+    model = MODELS["gemma3-10-4"].write(tmp_path)
+    path = tmp_path / "engine.log"
+    path.write_text(
+        f"INFO [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', "
+        "dtype=torch.bfloat16, max_seq_len=1024, device_config=cpu\n"
+        "INFO [cpu_worker.py:260] Explicitly set (0.06/23.54) GiB for KV cache on node 0.\n"
+        "INFO [kv_cache_utils.py:2327] CPU KV cache size: 26,214 tokens\n"
+    )
+    assert explained(path).startswith("not reproduced")
