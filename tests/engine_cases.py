@@ -9,15 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine_layers import layers_of, state_layers
+from engine_layers import resolved, rules_under
 from engine_records import Reading, geometry, given, readings
 
 from kvpipe.answers.log_comparison import SEVERAL_RANKS, PrintedCapacity, Reproduction, reproduce
-from kvpipe.engines.defaults import defaults_of
-from kvpipe.engines.versions import rules_of
-from kvpipe.errors import SpecError
+from kvpipe.errors import ConfigError
 from kvpipe.logs.figures import GIB, Figure
-from kvpipe.specs.base import RequestLimits
 
 CHECKS = ("memory vs tokens", "swap blocks", "ratio only", "padding percentages only")
 OF_THE_ENGINE = "vllm"
@@ -70,27 +67,11 @@ def printed_of(case: Mapping[str, Any]) -> PrintedCapacity:
     )
 
 
-def limits_of(case: Mapping[str, Any], reading: Reading) -> RequestLimits:
-    """Whisper's encoder gives 1,500 tokens; engines reserve for the batch budget where larger."""
-    length = given(case, "concurrency_len") or given(case, "max_model_len") or 2**20
-    encoder = reading.batched_tokens if geometry(case).get("cross_attention") else 0
-    defaults = defaults_of(reading.version, device_bytes=40 * GIB)
-    return RequestLimits(
-        max_model_len=length,
-        max_num_batched_tokens=reading.batched_tokens,
-        max_encoder_tokens=encoder,
-        max_concurrent_batches=defaults.max_concurrent_batches,
-        mamba_cache_mode=reading.mamba_mode,
-    )
-
-
 def under(case: Mapping[str, Any], reading: Reading) -> Reproduction:
-    return reproduce(
-        layers_of(case, reading),
-        limits_of(case, reading),
-        rules_of(reading.version),
-        printed_of(case),
-    )
+    """What the release would have printed, by the tool; ConfigError where it refuses the model."""
+    run = resolved(case, reading)
+    layers = run.ranks[0].layers
+    return reproduce(layers, run.limits, rules_under(reading), printed_of(case))
 
 
 def verdict(case: Mapping[str, Any]) -> Verdict:
@@ -110,7 +91,7 @@ def _by_readings(case: Mapping[str, Any]) -> Verdict:
     for reading in readings(case):
         try:
             result = under(case, reading)
-        except SpecError:  # this geometry is no cache of that version
+        except ConfigError:  # this geometry is no cache of that version
             continue
         if result.problem:  # a release that could not serve this model printed nothing
             continue
@@ -205,15 +186,16 @@ def _sizes_agree(case: Mapping[str, Any]) -> bool | None:
         pages = [int(g * GIB / extra["bytes_per_full_token"]) // page for g in (lowest, highest)]
         return bool(tokens % page == 0 and pages[0] <= tokens // page <= pages[1])
     if slots and ("gdn_v_heads" in shape or "mamba_heads" in shape):
-        expected += list(_state_sizes(shape, extra, slots, tp))
+        expected += list(_state_sizes(case, extra, slots))
     return all(_near(size / GIB, printed) for size, printed in expected) if expected else None
 
 
 def _state_sizes(
-    shape: Mapping[str, Any], extra: Mapping[str, Any], slots: int, tp: int
+    case: Mapping[str, Any], extra: Mapping[str, Any], slots: int
 ) -> Iterator[tuple[float, float]]:
     for dtype in ("bfloat16", "float32"):
-        states = list(state_layers(shape, tp, Reading(version="", kv_dtype="", ssm_dtype=dtype)))
+        run = resolved(case, Reading(version="", kv_dtype="bfloat16", ssm_dtype=dtype))
+        states = [layer.spec for layer in run.ranks[0].layers if layer.spec.is_state]
         conv, ssm = (
             sum(spec.page_arrays()[i].num_bytes(1) for spec in states) * slots for i in (0, 1)
         )

@@ -7,22 +7,26 @@ import json
 from functools import partial
 from typing import Any
 
+import engine_classes
 from model_facts import FACTS, models
 from test_probe import VARIATIONS
 from test_remote_families import PUBLISHED, SEARCHED
 
+from kvpipe.models.config_file import config_file
 from kvpipe.models.families import families
 from kvpipe.models.families.base import Family
 
 
 def proven() -> set[str]:
     """Model types with a recorded model, with a cache that transformers filled, with a class of
-    transformers whose layers and parameters the reader's are compared with, or with published keys
-    whose heads were written down by hand."""
+    vLLM's that says what it stores, with a class of transformers whose layers and parameters the
+    reader's are compared with, or with published keys whose heads were written down by hand."""
     recorded = {entry["model_type"] for entry in models().values()}
     filled = {kind for path in FACTS.glob("*_types.json.gz") for kind in _keys(path)}
+    asked = engine_classes.records()
+    classes = {config_file(asked[name]["config"], name).model_type for name in asked}
     published = {SEARCHED, "florence2_text", *(kind for kind, _, _ in PUBLISHED)}
-    return recorded | filled | set(VARIATIONS) | published
+    return recorded | filled | classes | set(VARIATIONS) | published
 
 
 def _keys(path: Any) -> set[str]:

@@ -140,14 +140,15 @@ def counted(form: str) -> dict[str, tuple[int, int]]:
 @pytest.mark.full
 def test_parameters_of_the_part_that_generates_are_those_of_the_meta_model() -> None:
     found = {name: both for name, both in counted("full").items() if both[0] != both[1]}
-    assert len(counted("full")) >= 216
+    assert len(counted("full")) >= 219
     assert not set(found) - UNCOUNTED, sorted(set(found) - UNCOUNTED)
 
 
+# Experts that are the identity have a first matrix in transformers' class, which no file stores.
 # BERT's head is that of its masked class; Janus has a head of its own whatever its file says;
 # Granite 4 Vision was measured by its text part alone, which has none.
 UNCOUNTED = {
-    "bert", "roberta", "janus", "granite4_vision",
+    "longcat_flash", "bert", "roberta", "janus", "granite4_vision",
     "encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder",
 }  # fmt: skip
 

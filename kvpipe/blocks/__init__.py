@@ -1,6 +1,6 @@
 """What makes a bound cache usable: block pool, block tables, prefix cache, request traces.
 
-Imports numpy (the extra `torch` brings it); nothing that plans imports this package.
+Imports numpy; nothing that plans imports this package.
 """
 
 from kvpipe.blocks.errors import BlockError, OutOfBlocks

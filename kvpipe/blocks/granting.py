@@ -18,26 +18,34 @@ from kvpipe.blocks.decode import UNTIL
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.request import BlockCopy, LiveRequest
+from kvpipe.blocks.scratch import StepScratch
 from kvpipe.blocks.table import Change, GroupTable, SteadyStep
 from kvpipe.specs.base import RequestLimits
 
 
 class Move(NamedTuple):
-    """One request in a step: tokens stored before it, tokens it brings, room for draft tokens."""
+    """One request in a step: tokens stored before it, tokens it brings, room for draft tokens.
+    is_chunk: the tokens are sure, and many: scratch may take what does not survive the step."""
 
     live: LiveRequest
     computed: int
     new: int
     lookahead: int = 0
+    is_chunk: bool = False
 
 
 class Granter:
     """run_until [R]: tokens up to which a row's decode steps need nothing new."""
 
     def __init__(
-        self, pool: BlockPool, tables: list[GroupTable], limits: RequestLimits, num_rows: int
+        self,
+        pool: BlockPool,
+        tables: list[GroupTable],
+        limits: RequestLimits,
+        num_rows: int,
+        scratch: StepScratch,
     ) -> None:
-        self.pool, self.tables, self.limits = pool, tables, limits
+        self.pool, self.tables, self.limits, self.scratch = pool, tables, limits, scratch
         self.run_until = np.zeros(num_rows, np.int64)
         # Rows that hold exactly what their last decode step wanted.
         self._steady = np.zeros(num_rows, np.bool_)
@@ -51,11 +59,14 @@ class Granter:
     # --- one by one ----------------------------------------------------------------------------
     def grant(self, moves: Sequence[Move]) -> tuple[BlockCopy, ...]:
         """All blocks for all moves, or OutOfBlocks; the copies to make before the step writes."""
-        if len(moves) == 1 and not moves[0].live.forked:
+        if len(moves) == 1 and not moves[0].live.forked and not self.scratch.enabled:
             return self._grant_alone(moves[0], self._changes(moves[0], {}))
         copied: dict[int, int] = {}  # references that copies of this very step take away
         plans = [(move.live, self._changes(move, copied)) for move in moves]
         sizes = [sum(c[g].num_new for _, c in plans) for g in range(len(self.tables))]
+        aside = self.scratch.slots_for([changes for _, changes in plans])
+        if aside:
+            sizes[0] += aside  # the step's own, whichever group needs most
         dropped = [
             table.blocks(live.row, changes[g].drop)
             for live, changes in plans
@@ -68,9 +79,12 @@ class Granter:
             self.pool.free(blocks)
         fresh = self.pool.allocate(sum(sizes))
         copies: list[BlockCopy] = []
-        used = 0
+        self.scratch.slots += fresh[:aside].tolist()
+        used = aside
         for live, changes in plans:
             live.forked, live.drafted = False, 0
+            if self.scratch.enabled:
+                self.scratch.granted.add(live.row)
             for g, change in enumerate(changes):
                 copies += self._enter(g, live.row, change, fresh[used : used + change.num_new])
                 used += change.num_new
@@ -135,12 +149,15 @@ class Granter:
 
     def _changes(self, move: Move, copied: dict[int, int]) -> list[Change]:
         changes = []
-        for table in self.tables:
+        for g, table in enumerate(self.tables):
             change = table.change(
                 move.live.row, move.computed, move.new, move.lookahead, move.live.limits
             )
             if move.live.forked:
                 change = self._with_copy(table, change, move, copied)
+            if move.is_chunk and self.scratch.enabled:
+                step = (move.computed, move.new)
+                change = self.scratch.divided(g, move.live.row, change, step, move.live.limits)
             changes.append(change)
         return changes
 
@@ -165,6 +182,8 @@ class Granter:
             table.put(row, change.drop, table.absent)
         table.held[row] = change.want
         table.put(row, change.take, fresh[: len(change.take)])
+        if change.aside or change.moved:
+            self.scratch.enter(group, row, change)
         if not change.copy:
             return []
         old = table.blocks(row, change.copy)

@@ -27,6 +27,9 @@ class GrowingSlots:
         if self._later:
             self._later.clear()
 
+    def __len__(self) -> int:
+        return self._used
+
     def push(self, slot: int) -> None:
         if self._used == len(self._array):
             self._make_room(1)

@@ -27,12 +27,16 @@ Ids = npt.NDArray[np.intp]
 
 class Change(NamedTuple):
     """What one step does to one row, as indices of the row: blocks that are no longer needed, that
-    must be had, and that must be copied because another request reads them too."""
+    must be had, and that must be copied because another request reads them too. aside: indices that
+    lie in scratch for this step. moved: (old, new) indices of blocks whose content goes to scratch
+    while they become the blocks of tokens that stay (see `scratch`)."""
 
     want: Runs
     drop: Sequence[int]
     take: Sequence[int]
     copy: Sequence[int] = ()
+    aside: Sequence[int] = ()
+    moved: Sequence[tuple[int, int]] = ()
 
     @property
     def num_new(self) -> int:

@@ -126,6 +126,12 @@ class EngineRules(Engine):
             changes["mamba_cache_mode"] = "none"
         return replace(asked, **changes) if changes else asked  # type: ignore[arg-type]
 
+    def encoder_tokens(self, own: int, batched: int) -> int:
+        """Tokens of an encoder's output that a request's cross attention is planned for. own: of
+        the model's encoder (0: it has none). A release of vLLM reserves for the batch budget, and
+        does not start with a smaller one than `own` (v1/kv_cache_interface.py, 0.17 to 0.33)."""
+        return max(own, batched) if own and self.version else own
+
     def usable_blocks(self, num_blocks: int) -> int:
         """Blocks that requests can hold at once: one block is the null block, or more are kept."""
         return max(0, num_blocks - max(1, int(num_blocks * self.watermark)))

@@ -30,7 +30,8 @@ class CacheGeometry:
     """One cache of one layer: a registered spec kind and the numbers it asks for.
 
     name: full layer name ("model.layers.3.self_attn.attn"). shares_with: name of the cache that is
-    read instead, for KV sharing. layer: index of the model layer, for pipeline stages.
+    read instead, for KV sharing. layer: index of the model layer, for pipeline stages. since: what
+    vLLM reads otherwise than the file from a release on, that release -> fields.
     """
 
     name: str
@@ -38,6 +39,7 @@ class CacheGeometry:
     spec: str
     fields: Mapping[str, Any]
     shares_with: str | None = None
+    since: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

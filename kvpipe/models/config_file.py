@@ -16,6 +16,8 @@ from kvpipe.models.families.classes import facts_of, generating_type
 
 # Where files of several parts keep the language model.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "decoder", "thinker_config")
+# Two classes of one model_type that store otherwise, told apart by the architecture.
+_SHARED_TYPES = {("bailing_hybrid", "BailingMoeV2_5ForCausalLM"): "bailing_moe_v2_5"}
 DTYPES = {"float16", "bfloat16", "float32"}
 QUANTIZATION_FILE = "hf_quant_config.json"
 _LONGEST_FILE = 16 * 2**20  # bytes; published ones have a few thousand
@@ -35,10 +37,17 @@ class ConfigFile:
         """The text part's; a part without one has the type that its whole's class gives it, else
         the whole's, "_text". A file that is flat although its class has parts is of its part."""
         own, whole = (Values(part).word("model_type") for part in (self.text, self.raw))
+        if shared := _SHARED_TYPES.get((own, self._architecture)):
+            return shared
         if own:
             return own if self.is_nested else generating_type(own)
         part = generating_type(whole)
         return part if part != whole else f"{whole}_text"
+
+    @property
+    def _architecture(self) -> str:
+        names = self.text.get("architectures")
+        return str(names[0]) if isinstance(names, list) and names else ""
 
     @property
     def is_nested(self) -> bool:

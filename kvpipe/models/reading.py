@@ -51,13 +51,18 @@ def _with_keys_of_whole(file: ConfigFile) -> Mapping[str, Any]:
 
 _REFUSED = tuple(REASONS)
 _OF_WHOLE = ("tie_word_embeddings", "vision_config")
+_NOT_OF_A_MODEL = (
+    "is this the config.json that lies beside a model's weights? (not a tokenizer or adapter file)"
+)
 _BY_HAND = "write its geometry into a file of conf/model instead"
 
 
 def _unknown_type(file: ConfigFile) -> ConfigError:
-    got = f"'{file.model_type}'" if file.text.get("model_type") else "none"
     expected = "a model_type that kvpipe reads"
     whole = str(file.raw.get("model_type"))
+    if not file.text.get("model_type") and whole == "None":
+        return unreadable("model_type", expected, "none", _NOT_OF_A_MODEL)
+    got = f"'{file.model_type}'" if file.text.get("model_type") else "none"
     if reason := REASONS.get(file.model_type) or REASONS.get(whole):
         got = got if file.model_type in REASONS else f"'{whole}'"
         return unreadable("model_type", expected, f"{got}: {reason}", _BY_HAND)
@@ -95,7 +100,9 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
         kv_dtype=declared_kv_dtype(file.quantization),
         source=LABEL if by_keys else "config.json",
-        notes=tuple([*_notes(file, weight_bytes), *(_unknown_keys(file) if by_keys else [])]),
+        notes=tuple(
+            [*_notes(file, family, weight_bytes), *(_unknown_keys(file) if by_keys else [])]
+        ),
         rank_parameters=None if weights is None else _by_rank(weights),
         weights=None if weights is None else (lambda: weights),
     )
@@ -181,11 +188,11 @@ def _weight_bytes(file: ConfigFile, weights: list[Weight] | None) -> int | None:
     return quantized_bytes(weights, file.quantization, DTYPE_BYTES[file.dtype or "float32"])
 
 
-def _notes(file: ConfigFile, weight_bytes: int | None) -> list[str]:
+def _notes(file: ConfigFile, family: Family, weight_bytes: int | None) -> list[str]:
     notes = []
     if file.dtype is None:
         notes.append("config.json names no dtype: float32, as its class defaults")
-    if file.is_nested or has_parts(file.raw.get("model_type")):
+    if family.has_towers or file.is_nested or has_parts(file.raw.get("model_type")):
         notes.append("weights are those of the text part; other towers are not counted")
     if file.quantization is not None:
         method = printable(file.quantization.word("quant_method", "a method without a name"))

@@ -123,7 +123,8 @@ class Family:
     defaults: what the class supplies for keys that files leave out. num_layers: of the part that
     generates. context_length: tokens, scaled rope included. encoder_tokens: encoder output tokens a
     request attends to. ssm_dtype: of the recurrent state, where the family fixes it. like: the
-    type whose class supplies defaults, for types that transformers does not have.
+    type whose class supplies defaults, for types that transformers does not have. has_towers: the
+    same flat file describes towers, which `weights` leaves out.
     """
 
     caches: Callable[[Config], list[CacheGeometry]]
@@ -136,6 +137,7 @@ class Family:
     ssm_dtype: str | None = None
     like: str | None = None
     pattern: tuple[str, ...] | None = ()
+    has_towers: bool = False
 
     def config(self, raw: Mapping[str, Any]) -> Config:
         return Config(raw, self.defaults, self.aliases, self.pattern)

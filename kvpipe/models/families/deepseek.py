@@ -37,15 +37,6 @@ def latent_or_plain_caches(config: Config) -> list[CacheGeometry]:
     return attention_caches(config.having(head_dim=size))
 
 
-def twice_latent_caches(config: Config) -> list[CacheGeometry]:
-    """LongCat-Flash attends twice a layer."""
-    return [
-        latent_cache(config, i, f"self_attn_{half}.attn")
-        for i in range(config.num_layers)
-        for half in (0, 1)
-    ]
-
-
 def expanded_caches(config: Config) -> list[CacheGeometry]:
     """MiniCPM3 projects through latents, but an engine stores K and V of every head, V padded to
     K's width (vllm/model_executor/models/minicpm3.py)."""
@@ -262,9 +253,6 @@ FAMILIES = {
         caches=latent_caches, weights=latent, defaults={"first_k_dense_replace": 1}
     ),
     "minicpm3": Family(caches=expanded_caches, weights=minicpm3_weights),
-    "longcat_flash": Family(
-        caches=twice_latent_caches, aliases={"num_hidden_layers": "num_layers"}
-    ),
     "axk1": Family(
         caches=latent_caches,
         weights=partial(decoder, block=axk1_block),

@@ -1,8 +1,8 @@
 """Linear attention among attention layers, with states under each class's own keys.
 
 Gated delta nets (arXiv:2412.06464: Qwen3.5, OLMo Hybrid, Lara), Kimi delta attention
-(arXiv:2510.26692: Kimi Linear, Ling hybrid), lightning attention (arXiv:2501.08313: MiniMax-01),
-short convolutions (LFM2-MoE, LFM3), the RG-LRU (arXiv:2402.19427), Inkling's convolutions.
+(arXiv:2510.26692: Kimi Linear), lightning attention (arXiv:2501.08313: MiniMax-01),
+short convolutions (LFM3), the RG-LRU (arXiv:2402.19427), Inkling's convolutions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from kvpipe.models.families.caches import (
 from kvpipe.models.families.deepseek import (
     latent_cache,
 )
-from kvpipe.models.families.lfm2 import lfm2_caches
-from kvpipe.models.families.linear_weights import kimi_block, minimax_block
+from kvpipe.models.families.linear_weights import (
+    kimi_block,
+    minimax_block,
+    olmo_hybrid_block,
+)
 from kvpipe.models.families.qwen3_next import (
     delta_net,
     gated_attention,
@@ -79,18 +82,30 @@ def qwen3_5_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
-def olmo_hybrid_caches(config: Config) -> list[CacheGeometry]:
+def olmo_hybrid_config(config: Config) -> Config:
     """Heads of K are three quarters of what divides the hidden size, those of V twice as wide."""
     heads = config.num_heads
     key_heads = config.count("linear_num_key_heads", heads)
     key = config.count("linear_key_head_dim", int(0.75 * config.hidden_size / key_heads))
-    sized = config.having(
+    return config.having(
         linear_num_key_heads=key_heads,
         linear_num_value_heads=config.count("linear_num_value_heads", heads),
         linear_key_head_dim=key,
         linear_value_head_dim=config.count("linear_value_head_dim", 2 * key),
     )
-    return mixed_caches(sized, delta_state)
+
+
+def olmo_hybrid_caches(config: Config) -> list[CacheGeometry]:
+    return mixed_caches(olmo_hybrid_config(config), delta_state)
+
+
+def olmo_hybrid_weights(config: Config) -> list[Weight]:
+    types = types_of(config)
+
+    def block(config: Config, layer: int) -> list[Weight]:
+        return olmo_hybrid_block(config, layer, is_full=types[layer] in ATTENTION)
+
+    return decoder(olmo_hybrid_config(config), block)
 
 
 # --- Kimi delta attention ------------------------------------------------------------------------
@@ -146,19 +161,6 @@ def kimi_linear_weights(config: Config) -> list[Weight]:
     return decoder(config, lambda own, i: kimi_block(own, i, is_full=types[i] == FULL))
 
 
-def bailing_caches(config: Config) -> list[CacheGeometry]:
-    """head_dim is the linear heads' until the class makes it the rope's."""
-    every = config.count("layer_group_size", 6)
-    derived = [FULL if (i + 1) % every == 0 else LINEAR for i in range(config.num_layers)]
-    sized = config.having(
-        linear_head_dim=config.count("linear_head_dim", config.count("head_dim")),
-        linear_num_heads=config.count("linear_num_heads", config.num_heads),
-        linear_conv_kernel_dim=config.count("short_conv_kernel_size", 4),
-        layer_types=layer_types(config, derived),
-    )
-    return mixed_caches(sized, kda_state, latent_cache)
-
-
 # --- lightning attention -------------------------------------------------------------------------
 def lightning_state(config: Config, layer: int) -> CacheGeometry:
     shapes = {"ssm": [config.num_heads, config.head_size, config.head_size]}
@@ -196,13 +198,6 @@ def lfm3_caches(config: Config) -> list[CacheGeometry]:
     derived = [kinds.get(i % 4, CONV) if i else CONV for i in range(config.num_layers)]
     listed = layer_types(config, derived)
     return mixed_caches(config.having(layer_types=listed), short_conv_state)
-
-
-def lfm2_moe_caches(config: Config) -> list[CacheGeometry]:
-    """The class derives no kinds: without the list it cannot be built."""
-    if config.words("layer_types") is None and config.numbers("full_attn_idxs") is None:
-        raise unreadable("layer_types", f"{config.num_layers} kinds of layers", "nothing")
-    return lfm2_caches(config)
 
 
 def inkling_caches(config: Config) -> list[CacheGeometry]:
@@ -274,14 +269,12 @@ FAMILIES = {
         weights=partial(decoder, block=qwen3_next_block),
         defaults=every_fourth,
     ),
-    "olmo_hybrid": Family(caches=olmo_hybrid_caches),
+    "olmo_hybrid": Family(caches=olmo_hybrid_caches, weights=olmo_hybrid_weights),
     "lara_mini": Family(caches=partial(mixed_caches, state=delta_state)),
     "kimi_linear": Family(
         caches=kimi_linear_caches, weights=kimi_linear_weights, ssm_dtype="float32"
     ),
-    "bailing_hybrid": Family(caches=bailing_caches, ssm_dtype="float32"),
     "minimax": Family(caches=minimax_caches, weights=minimax_weights),
-    "lfm2_moe": Family(caches=lfm2_moe_caches),
     "lfm3": Family(caches=lfm3_caches),
     "inkling_text": inkling,
     "inkling2_text": inkling,

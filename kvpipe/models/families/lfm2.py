@@ -6,8 +6,9 @@ from functools import partial
 from math import ceil
 
 from kvpipe.models.base import CacheGeometry
-from kvpipe.models.families.base import Config, Family, Weight
+from kvpipe.models.families.base import Config, Family, Weight, unreadable
 from kvpipe.models.families.caches import FULL, attention_cache, state_cache
+from kvpipe.models.families.experts import routed
 from kvpipe.models.families.hybrid import (
     attends,
     kinds,
@@ -66,6 +67,30 @@ def lfm2_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
+# --- with experts --------------------------------------------------------------------------------
+def lfm2_moe_caches(config: Config) -> list[CacheGeometry]:
+    """The class derives no kinds: without the list it cannot be built."""
+    if config.words("layer_types") is None and config.numbers("full_attn_idxs") is None:
+        raise unreadable("layer_types", f"{config.num_layers} kinds of layers", "nothing")
+    return lfm2_caches(config)
+
+
+def lfm2_moe_block(config: Config, layer: int) -> list[Weight]:
+    """Dense MLPs first, of the width as it is named; the experts' bias is no parameter."""
+    attending = attends(lfm2_kinds(config)[layer])
+    dense = layer < config.number("num_dense_layers", 2)
+    number, width = config.count("num_experts"), config.count("moe_intermediate_size")
+    return [
+        *(attention(config, layer, qk_norm=True) if attending else short_conv(config, layer)),
+        *(
+            mlp(config, layer, config.intermediate_size)
+            if dense
+            else routed(config, layer, number, width)
+        ),
+        *norms(config, layer),
+    ]
+
+
 LFM2 = {
     "vocab_size": 65536,
     "hidden_size": 2560,
@@ -81,4 +106,5 @@ LFM2 = {
 
 FAMILIES = {
     "lfm2": Family(caches=lfm2_caches, weights=partial(decoder, block=lfm2_block)),
+    "lfm2_moe": Family(caches=lfm2_moe_caches, weights=partial(decoder, block=lfm2_moe_block)),
 }

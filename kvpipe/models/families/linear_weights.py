@@ -1,4 +1,4 @@
-"""Weights of layers with linear attention: Kimi delta attention, lightning attention."""
+"""Weights of layers with linear attention: Kimi's and OLMo's delta attention, lightning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import partial
 from kvpipe.models.families.base import Config, Weight
 from kvpipe.models.families.deepseek import latent_attention
 from kvpipe.models.families.experts import dense_then_experts, routed
-from kvpipe.models.families.weights import attention, linear, norm, norms, vector
+from kvpipe.models.families.llama import olmo2_block
+from kvpipe.models.families.weights import attention, linear, mlp, norm, norms, vector
 
 
 def kda(config: Config, layer: int) -> list[Weight]:
@@ -61,5 +62,38 @@ def minimax_block(config: Config, layer: int, *, is_full: bool) -> list[Weight]:
     return [
         *(attention if is_full else lightning)(config, layer),
         *routed(config, layer, number, config.intermediate_size),
+        *norms(config, layer),
+    ]
+
+
+def separate_delta(config: Config, layer: int) -> list[Weight]:
+    """A gated delta net whose q, k, v, gate, decay and step are projected each by itself."""
+    hidden, values = config.hidden_size, config.count("linear_num_value_heads")
+    size = config.count("linear_value_head_dim")
+    keys = config.count("linear_num_key_heads") * config.count("linear_key_head_dim")
+    wide, kernel = values * size, config.count("linear_conv_kernel_dim")
+    rows = {"q": keys, "k": keys, "v": wide, "g": wide, "a": values, "b": values}
+    small = partial(vector, layer=layer, split=0)
+    return [
+        *(
+            weight
+            for part, width in rows.items()
+            for weight in linear(f"linear_attn.{part}_proj", width, hidden, layer=layer, split=0)
+        ),
+        small("linear_attn.conv1d.weight", 2 * keys + wide, 1, kernel),
+        small("linear_attn.A_log", values),
+        small("linear_attn.dt_bias", values),
+        *norm("linear_attn.o_norm", size, layer=layer),
+        *linear("linear_attn.o_proj", hidden, wide, layer=layer, split=1),
+    ]
+
+
+def olmo_hybrid_block(config: Config, layer: int, *, is_full: bool) -> list[Weight]:
+    """OLMo 2's layer, or a delta net before the same MLP."""
+    if is_full:
+        return olmo2_block(config, layer)
+    return [
+        *separate_delta(config, layer),
+        *mlp(config, layer, config.intermediate_size),
         *norms(config, layer),
     ]

@@ -150,10 +150,6 @@ FAMILIES = {
         weights=partial(decoder, block=starcoder2_block, norm_bias=True),
     ),
     "cohere": Family(caches=full_caches, weights=cohere),
-    "cohere2": Family(
-        caches=every_fourth_full_caches,
-        weights=cohere2,
-    ),
     "olmo2": Family(caches=full_caches, weights=olmo2),
     "olmo3": Family(caches=every_fourth_full_caches, weights=olmo2),
 }

@@ -14,8 +14,11 @@ from kvpipe.models.families.blocks import Block
 from kvpipe.models.families.caches import attention_cache, attention_caches
 from kvpipe.models.families.llama import (
     full_caches,
+    llama,
+    mistral,
     one_window_caches,
     optional_window_caches,
+    qk_normed,
     qkv_biased,
 )
 from kvpipe.models.families.weights import decoder
@@ -68,23 +71,29 @@ _CHATGLM = {
 _TELECHAT = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
              "max_position_embeddings": "seq_length"}  # fmt: skip
 internlm = partial(decoder, block=Block(bias="bias"))
-_LLAMAS = "bailing_moe bailing_moe_v2 deepseek molmo orion solar"
-_QWENS = "dots_ocr Keye KeyeVL1_5 minicpmv minicpmo"
+orion = partial(decoder, block=Block(norm_bias=True), norm_bias=True)
+_LLAMAS = "bailing_moe bailing_moe_v2 deepseek molmo"
+_QWEN2 = Family(caches=optional_window_caches, weights=qkv_biased, has_towers=True)
+_QWEN3 = Family(caches=optional_window_caches, weights=qk_normed, has_towers=True)
+_PHI3 = Family(caches=one_window_caches, weights=mistral, has_towers=True)
 
 FAMILIES = {
     **{name: Family(caches=full_caches) for name in _LLAMAS.split()},
-    **{name: Family(caches=optional_window_caches) for name in _QWENS.split()},
+    **dict.fromkeys(("dots_ocr", "minicpmv", "minicpmo"), _QWEN2),
+    **dict.fromkeys(("Keye", "KeyeVL1_5"), _QWEN3),
+    **dict.fromkeys(("phi3_v", "phi4mm"), _PHI3),
+    "orion": Family(caches=full_caches, weights=orion),
+    "solar": Family(caches=one_window_caches, weights=mistral),
     "internlm": Family(caches=full_caches, weights=internlm),
     "internlm2": Family(caches=full_caches, weights=internlm),
     "minicpm": Family(caches=full_caches),
     "mimo": Family(caches=optional_window_caches, weights=qkv_biased),
-    "phi3_v": Family(caches=one_window_caches),
-    "phi4mm": Family(caches=one_window_caches),
     "baichuan": Family(
         caches=all_heads_caches, aliases={"max_position_embeddings": "model_max_length"}
     ),
     "chatglm": Family(caches=chatglm_caches, aliases=_CHATGLM),
     "telechat": Family(caches=full_caches, aliases=_TELECHAT),
+    "telechat3": Family(caches=full_caches, weights=llama),  # registry.py: a Llama
     "step1": Family(caches=grouped_caches),
     "step3_text": Family(caches=grouped_caches),
     "nemotron-nas": Family(caches=searched_caches),

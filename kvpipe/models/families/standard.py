@@ -46,9 +46,6 @@ BLOCKS: Mapping[str, Block] = {
         ),
     ),
     "bitnet": Block(bias="attention_bias", sub_norms=True),
-    "cohere2_moe": Block(
-        bias="attention_bias", norms=1, experts=Experts(width="intermediate_size")
-    ),
     "cohere_compass_text": Block(bias="attention_bias", norms=1),
     "cosmos3_edge_text": Block(bias="attention_bias", gated=False, mlp_bias="mlp_bias"),
     "cwm": Block(mlp_bias="mlp_bias"),

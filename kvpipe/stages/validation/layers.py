@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvpipe.engines.versions import parse_version
 from kvpipe.errors import ConfigError, Problem, SpecError
 from kvpipe.models.base import CacheGeometry, ModelGeometry
 from kvpipe.plugins import SPECS
@@ -24,6 +25,21 @@ class WhatIf:
     spec: str
     options: Mapping[str, Any]
     key: str
+
+
+def as_released(model: ModelGeometry, version: str) -> ModelGeometry:
+    """The model as a release of vLLM reads it ("": as its file says)."""
+    if not version or not any(cache.since for cache in model.caches):
+        return model
+    return replace(model, caches=tuple(_as_released(cache, version) for cache in model.caches))
+
+
+def _as_released(cache: CacheGeometry, version: str) -> CacheGeometry:
+    release, fields = parse_version(version), dict(cache.fields)
+    for first in sorted(cache.since, key=parse_version):
+        if parse_version(first) <= release:
+            fields |= cache.since[first]
+    return replace(cache, fields=fields)
 
 
 def build_layers(

@@ -24,11 +24,11 @@ from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import RequestLimits, SpecContext
 from kvpipe.stages.validation._block_sizes import BlockSizes, default_block_size
-from kvpipe.stages.validation._dtypes import ResolvedDtypes, resolve_dtypes
+from kvpipe.stages.validation._dtypes import ResolvedDtypes, packed_dtype, resolve_dtypes
 from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel, ResolvedRun
 from kvpipe.stages.validation.device import resolve_backend, resolve_device
-from kvpipe.stages.validation.layers import Layer, WhatIf, build_layers, to_ranks
+from kvpipe.stages.validation.layers import Layer, WhatIf, as_released, build_layers, to_ranks
 
 T = TypeVar("T")
 NATIVE = "native"  # attention=native: the layers as published
@@ -89,6 +89,10 @@ class _Resolution:
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
                 latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
+                tp=config.parallel.tensor_parallel_size,
+                dcp=config.parallel.decode_context_parallel_size,
+                heads=model.num_attention_heads,
+                kv_heads=0 if _stores_latent(layers or []) else _kv_heads(model),
             ),
             config.plugins["engine"].make(Engine).rules.version,
         )
@@ -122,10 +126,11 @@ class _Resolution:
             return None
 
     def model(self) -> ModelGeometry:
-        """The model with its weights as they are to be stored."""
+        """The model as the planned release reads it, its weights as they are to be stored."""
         plugins = self.config.plugins
         published = plugins["model"].make(ModelReader).read()
-        return plugins["weights"].make(WeightFormat).stored(published)
+        stored = plugins["weights"].make(WeightFormat).stored(published)
+        return as_released(stored, plugins["engine"].make(Engine).rules.version)
 
     # --- parallel, lengths, what-if ---------------------------------------------------------------
     def parallel(self) -> ResolvedParallel:
@@ -181,14 +186,6 @@ class _Resolution:
         asked = self.config.scheduler.max_model_len
         return model.context_length if asked == "auto" else asked
 
-    def encoder_budget(self, model: ModelGeometry, sizes: StepSizes) -> int:
-        """Encoder tokens of one request: what its encoder gives, and under vLLM at least the batch
-        budget, which it reserves for cross attention."""
-        reserves = bool(self.config.plugins["engine"].make(Engine).rules.version)
-        if not model.encoder_tokens or not reserves:
-            return model.encoder_tokens
-        return max(model.encoder_tokens, sizes.max_num_batched_tokens)
-
     def lengths(self, model: ModelGeometry, sizes: StepSizes) -> RequestLimits:
         scheduler, length = self.config.scheduler, self.max_model_len(model)
         if length > model.context_length:
@@ -200,10 +197,13 @@ class _Resolution:
                 )
             )
         encoder = scheduler.max_encoder_tokens
+        if encoder == "auto":
+            rules = self.config.plugins["engine"].make(Engine).rules
+            encoder = rules.encoder_tokens(model.encoder_tokens, sizes.max_num_batched_tokens)
         return RequestLimits(
             max_model_len=length,
             max_num_batched_tokens=sizes.max_num_batched_tokens,
-            max_encoder_tokens=self.encoder_budget(model, sizes) if encoder == "auto" else encoder,
+            max_encoder_tokens=encoder,
             max_concurrent_batches=sizes.max_concurrent_batches,
             num_lookahead_tokens=scheduler.num_speculative_tokens,
             dcp=self.config.parallel.decode_context_parallel_size,
@@ -269,6 +269,7 @@ class _Resolution:
         )
         layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
         self.check_latent_dtype(layers)
+        self.problems += packed_dtype(self.config.cache, self.config.plugins["engine"])
         layout = self.config.plugins["layout"].make(LayoutChoice)
         blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
         attention = [spec for _, spec in layers if not spec.is_state]
@@ -327,6 +328,11 @@ class _Resolution:
 def _stores_latent(layers: list[Layer]) -> bool:
     arrays = (array for _, spec in layers for array in spec.page_arrays())
     return any(array.name == "latent" for array in arrays)
+
+
+def _kv_heads(model: ModelGeometry) -> int:
+    """Of a layer that keeps every token; 0 where none does."""
+    return max((cache.fields.get("num_kv_heads", 0) for cache in model.caches), default=0)
 
 
 def _note(text: str) -> Note:

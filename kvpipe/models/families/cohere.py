@@ -1,0 +1,43 @@
+"""Command R7B and its kin, whose windows newer engines read as one token wider than the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from kvpipe.models.base import CacheGeometry
+from kvpipe.models.families.base import Config, Family
+from kvpipe.models.families.blocks import Block, Experts
+from kvpipe.models.families.caches import standard_caches
+from kvpipe.models.families.llama import cohere2, every_fourth_full_caches
+from kvpipe.models.families.weights import decoder
+
+# vLLM's commandr.py and cohere2_moe.py: not in 0.28, there in 0.32. What lies between was not read;
+# a token more is never too little.
+ONE_TOKEN_MORE_SINCE = "0.29.0"
+
+
+def one_token_more(caches: list[CacheGeometry]) -> list[CacheGeometry]:
+    """A window layer sees `sliding_window` tokens before its own."""
+    return [
+        replace(c, since={ONE_TOKEN_MORE_SINCE: {"sliding_window": c.fields["sliding_window"] + 1}})
+        if c.spec == "sliding"
+        else c
+        for c in caches
+    ]
+
+
+def cohere2_caches(config: Config) -> list[CacheGeometry]:
+    return one_token_more(every_fourth_full_caches(config))
+
+
+def cohere2_moe_caches(config: Config) -> list[CacheGeometry]:
+    return one_token_more(standard_caches(config))
+
+
+EXPERTS = Block(bias="attention_bias", norms=1, experts=Experts(width="intermediate_size"))
+
+FAMILIES = {
+    "cohere2": Family(caches=cohere2_caches, weights=cohere2),
+    "cohere2_moe": Family(caches=cohere2_moe_caches, weights=partial(decoder, block=EXPERTS)),
+}
