@@ -1,9 +1,11 @@
 """The slots that one step of the engine writes, group by group, in the order they were granted.
 
-Contiguous int64, filled as requests are granted tokens: nothing is gathered when a kernel asks.
+Contiguous int64, filled as decode steps are granted; a prompt's are written out when asked for.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -66,14 +68,15 @@ class GroupSlots:
         self.all = GrowingSlots()
         self.decode = GrowingSlots()
         self._keep_decode = keep_decode
-        if not keep_decode:  # one call less a step and request
-            self.clear, self.push_decode = self.all.clear, self.all.push
+        # Bound once: one call less a step and request where nobody asks for decode alone.
+        self.clear: Callable[[], None] = self._clear_both if keep_decode else self.all.clear
+        self.push_decode: Callable[[int], None] = self._push_both if keep_decode else self.all.push
 
-    def clear(self) -> None:
+    def _clear_both(self) -> None:
         self.all.clear()
         self.decode.clear()
 
-    def push_decode(self, slot: int) -> None:
+    def _push_both(self, slot: int) -> None:
         self.all.push(slot)
         self.decode.push(slot)
 
