@@ -1,27 +1,36 @@
-"""Real traces through the block manager, under vLLM 0.33's plan and in equal slots, in one pool.
+"""Real traces through the block manager under vLLM 0.33's plan, in equal slots, and in an ideal
+arena of bytes, in one pool.
 
-    python benchmarks/slots_replay.py azure_code_sample 120
-    python benchmarks/slots_replay.py azure 120 path=AzureLLMInferenceTrace_conv.csv
+    python benchmarks/slots_replay.py azure AzureLLMInferenceTrace_conv.csv 3 150
 
-prints Markdown. All requests wait from the start; the pool has room for ten requests of 4,096
-tokens under vLLM's plan and one chunk in flight. Time is simulated, by the nominal step of the
-trace's options, and equal for both plans: only what fits differs.
+reads three slices of 150 requests, evenly spread over the trace, and prints Markdown. All requests
+of a slice wait from the start; the pool has room for ten typical requests under vLLM's plan and one
+chunk in flight. Time is simulated, by the nominal step of the trace's options, and equal for all:
+only what fits differs.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from layer_sets import LayerSet, layer_sets
+from slots import smallest
+from slots_arena import Arena
 
+from kvpipe.blocks import BlockManager
 from kvpipe.cache.plan import Plan
 from kvpipe.request.confdir import shipped_option
-from kvpipe.simulation.play import read_trace, replay
-from kvpipe.simulation.result import ReplayResult
+from kvpipe.simulation.play import read_trace
+from kvpipe.simulation.serving import Serving
+from kvpipe.simulation.traces.base import TraceOptions, TraceRequest
+from kvpipe.simulation.traffic import Traffic
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.hybrid import make_plan
@@ -36,66 +45,156 @@ MODELS = (
     "two models: gemma-3-27b + Llama-3.1-8B",
     "gpt-oss-120b + EAGLE 1 (8x128)",
     "gpt-oss-20b + EAGLE 1 (8x128)",
+    "gpt-oss-20b + EAGLE 4 (8x64)",
     "two models: gpt-oss-20b + Qwen3-0.6B",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
     "Qwen3-Next-80B + Qwen3-0.6B",
+    "Qwen3-Next-80B + DFlash 1 full (8x128)",
     "Bamba-9B + TinyLlama",
-    "Mistral-7B-v0.1 + Llama-3.2-1B",
+    "Zyphra/Zamba2-2.7B",
+    "Llama-4-Scout + EAGLE 1",
     "gemma-2-27b + gemma-2-2b",
 )
-LENGTH, TYPICAL, BATCH = 8192, 4096, 2048
+# Longest request that is served (longer ones are left out) and a typical one, in tokens.
+LENGTHS = {"azure": (8192, 4096), "vidur": (4096, 4096), "mooncake": (32768, 16384)}
+BATCH, MOST_RUNNING = 2048, 256
 
 
-def planned(layer_set: LayerSet, rules, memory: int) -> Plan:  # type: ignore[no-untyped-def]
+@dataclass
+class Book:
+    """At each step's end: requests that were begun until then."""
+
+    serving: Serving | None = None
+    most: int = 0
+    request_seconds: float = 0.0
+    times: list[float] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
+
+    def note(self, time_s: float, step_s: float, running: list[Traffic], waiting: int) -> None:
+        assert self.serving is not None
+        self.most = max(self.most, len(running))
+        self.request_seconds += step_s * len(running)
+        self.times.append(time_s)
+        self.begun.append(self.serving.counts.finished + len(running))
+
+    def at(self, time_s: float) -> int:
+        from bisect import bisect_right
+
+        return self.begun[max(0, bisect_right(self.times, time_s) - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    seconds: float
+    running: float
+    preempted: int
+    book: Book
+
+
+def serve(manager, options: TraceOptions, requests: Sequence[TraceRequest]) -> Run:  # type: ignore[no-untyped-def]
+    longest, book = manager.limits.max_model_len, Book()
+    book.serving = serving = Serving(manager, options, MOST_RUNNING, book)  # type: ignore[arg-type]
+    serving.serve(
+        [
+            Traffic(number, r, min(r.prompt_tokens + r.output_tokens, longest) - 1, r.prompt_tokens)
+            for number, r in enumerate(requests)
+        ]
+    )
+    assert serving.counts.finished == len(requests)
+    return Run(
+        seconds=serving.now,
+        running=book.request_seconds / serving.now,
+        preempted=serving.counts.preemptions,
+        book=book,
+    )
+
+
+def in_blocks(plan: Plan, options: TraceOptions, requests: Sequence[TraceRequest]) -> Run:
+    manager = BlockManager.from_plan(plan, max_num_requests=MOST_RUNNING + 1)
+    run = serve(manager, options, requests)
+    pool = manager.pool.stats()
+    assert pool.empty_free + pool.cached_free == pool.usable, "slots are lost"
+    return run
+
+
+def ideal(layer_set: LayerSet, limits: RequestLimits, memory: int) -> Arena:
+    specs = [smallest(layer.spec, layer_set.block_quantum, None) for layer in layer_set.layers]
+    widths = {spec: times * spec.page_size_bytes for spec, times in Counter(specs).items()}
+    return Arena(limits=limits, capacity=memory, widths=Counter(widths))
+
+
+def planned(layer_set: LayerSet, rules, limits: RequestLimits, memory: int) -> Plan:  # type: ignore[no-untyped-def]
     return make_plan(
         GroupingRequest(
             ranks=(layer_set.layers,),
-            limits=RequestLimits(max_model_len=LENGTH, max_num_batched_tokens=BATCH),
+            limits=limits,
             memory=(memory,),
             rules=rules,
             block_quantum=layer_set.block_quantum,
+            shares_prefixes=False,
         )
     )
 
 
-def pool_bytes(layer_set: LayerSet) -> int:
-    plan = planned(layer_set, VLLM_0_33, 2**44)
-    cap, limits = plan.capacity, plan.limits
-    assert cap is not None
+def pool_bytes(layer_set: LayerSet, limits: RequestLimits, typical: int) -> int:
+    plan = planned(layer_set, VLLM_0_33, limits, 2**44)
+    assert plan.capacity is not None
     width = plan.ranks[0].config.bytes_per_block
-    steady = sum(g.spec.steady_blocks(TYPICAL, limits) for g in plan.groups)
-    return (10 * steady + 1) * width + cap.peak_bytes - cap.steady_bytes
+    steady = sum(g.spec.steady_blocks(typical, plan.limits) for g in plan.groups)
+    in_flight = plan.capacity.peak_bytes - plan.capacity.steady_bytes
+    return (10 * steady + 1) * width + in_flight
 
 
-def told(result: ReplayResult) -> str:
-    pool = result.pool
-    assert pool.empty_free + pool.cached_free == pool.usable, "blocks are lost"
-    return f"{result.mean_running:.2f} | {result.max_running} | {result.simulated_s:.1f}"
+def slices(
+    requests: Sequence[TraceRequest], longest: int, number: int, size: int
+) -> list[Sequence[TraceRequest]]:
+    fit = [r for r in requests if 0 < r.prompt_tokens < longest and r.output_tokens > 0]
+    print(f"{len(fit):,} of {len(requests):,} requests are of at most {longest:,} tokens.\n")
+    step = len(fit) // number
+    return [fit[i * step :][:size] for i in range(number)]
 
 
-def main(trace: str, most: str, *more: str) -> None:
-    section = shipped_option("trace", trace) | {
-        "max_requests": int(most),
-        "arrivals": "at_once",
-        **dict(word.split("=", 1) for word in more),
-    }
+def fewer(mine: Run, other: Run) -> float:
+    """Share of the other's time in which fewer requests have been begun."""
+    times = other.book.times
+    behind = [mine.book.at(t) < other.book.at(t) for t in times]
+    return sum(behind) / len(behind)
+
+
+def main(trace: str, path: str, number: str, size: str) -> None:
+    section = shipped_option("trace", trace) | {"path": path, "arrivals": "at_once"}
     source = read_trace(section)
-    requests = [replace(r) for r in source.requests()]
+    longest, typical = LENGTHS[trace]
+    limits = RequestLimits(max_model_len=longest, max_num_batched_tokens=BATCH)
+    parts = slices(source.requests(), longest, int(number), int(size))
     print(
-        "| layers | tables | running: mean | most | seconds "
-        "| tables | mean | most | seconds | time |"
+        "| layers | tables: vLLM, slots | running: vLLM | slots | arena | preempted: vLLM, slots "
+        "| time: slots / vLLM | least, most | slots / arena | behind vLLM |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name in MODELS:
         layer_set = layer_sets()[name]
-        memory = pool_bytes(layer_set)
-        shown, seconds = [], []
-        for rules in (VLLM_0_33, KVPIPE):
-            plan = planned(layer_set, rules, memory)
-            result = replay(requests, plan, source.options, max_num_seqs=256)
-            shown += [str(len(plan.groups)), told(result)]
-            seconds.append(result.simulated_s)
-        ratio = seconds[1] / seconds[0]
-        print(f"| {name} | {' | '.join(shown)} | {ratio:.3f} |", flush=True)
+        memory = pool_bytes(layer_set, limits, typical)
+        plans = [planned(layer_set, rules, limits, memory) for rules in (VLLM_0_33, KVPIPE)]
+        runs = [
+            (
+                *(in_blocks(plan, source.options, part) for plan in plans),
+                serve(ideal(layer_set, limits, memory), source.options, part),
+            )
+            for part in parts
+        ]
+        theirs, ours, best = zip(*runs, strict=True)
+        to_vllm = [b.seconds / a.seconds for a, b in zip(theirs, ours, strict=True)]
+        to_best = [b.seconds / a.seconds for a, b in zip(best, ours, strict=True)]
+        behind = mean(fewer(b, a) for a, b in zip(theirs, ours, strict=True))
+        running = " | ".join(f"{mean(r.running for r in one):.1f}" for one in (theirs, ours, best))
+        lost = ", ".join(str(sum(r.preempted for r in one)) for one in (theirs, ours))
+        print(
+            f"| {name} | {len(plans[0].groups)}, {len(plans[1].groups)} | {running} | {lost} "
+            f"| {mean(to_vllm):.3f} | {min(to_vllm):.3f}, {max(to_vllm):.3f} "
+            f"| {mean(to_best):.3f} | {behind:.1%} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@
     plan = kvpipe.plan(layers, limits, memory)                 # grouping alone: no Hydra, no torch
     found = kvpipe.find(["model=llama", "device=h100", "want.requests=64", "want.length=8192"])
     replayed = kvpipe.replay(["model=llama", "device=h100", "trace=azure_code_sample"])
+    compared = kvpipe.compare(["model=llama", "device=h100", "scheduler.max_model_len=8192"])
 
-`run`, `find` and `replay` take what the command line takes and give results with `to_json()`,
-`text()`, `svg()` and `save(folder)`. `plan` is for engine developers: CacheLayers, limits and
-memory in, Plan out. A wrong request raises ConfigError (every problem of it), one that is too large
-DoesNotFit (by how much, and the longest length that fits).
+`run`, `find`, `replay` and `compare` take what the command line takes and give results with
+`to_json()`, `text()`, `svg()` and `save(folder)`. `plan` is for engine developers: CacheLayers,
+limits and memory in, Plan out. A wrong request raises ConfigError (every problem of it), one that
+is too large DoesNotFit (by how much, and the longest length that fits).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvpipe.errors import ConfigError as ConfigError
     from kvpipe.errors import DoesNotFit as DoesNotFit
+    from kvpipe.front.api import compare as compare
     from kvpipe.front.api import find as find
     from kvpipe.front.api import read_model as read_model
     from kvpipe.front.api import replay as replay
@@ -27,11 +29,12 @@ if TYPE_CHECKING:
     from kvpipe.stages.grouping.planning import plan as plan
 
 __version__ = "0.1.0"
-__all__ = ["ConfigError", "DoesNotFit", "find", "plan", "read_model", "replay", "run"]
+__all__ = ["ConfigError", "DoesNotFit", "compare", "find", "plan", "read_model", "replay", "run"]
 
 _HOMES = {
     "ConfigError": "kvpipe.errors",
     "DoesNotFit": "kvpipe.errors",
+    "compare": "kvpipe.front.api",
     "find": "kvpipe.front.api",
     "plan": "kvpipe.stages.grouping.planning",
     "read_model": "kvpipe.front.api",

@@ -30,6 +30,7 @@ from kvpipe.blocks.transfer import BlockMover
 from kvpipe.cache.addresses import LayerAddresses
 from kvpipe.cache.buffers import KVBuffers
 from kvpipe.cache.plan import Plan
+from kvpipe.cache.scratch import refuse_scratch
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.allocation.base import AllocationRequest
@@ -62,6 +63,7 @@ class Pool:
         kernels, which need a compiler). ConfigError where a layer stores states, which no slot
         mapping can write."""
         config = plan.ranks[rank].config
+        refuse_scratch(config.scratch, "a pool by itself")
         states = [group for group in config.groups if group.spec.is_state]
         if states:
             found = f"{states[0].layer_names[0]}, a state"

@@ -6,7 +6,7 @@ failed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,30 @@ class ConfigError(KvpipeError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+def problems_of(check: Callable[[], object]) -> tuple[Problem, ...]:
+    """What a check that raises finds to be wrong; nothing where it passes."""
+    try:
+        check()
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardDemand:
+    """What one rank's card would have to hold: (name, bytes) in the order in which it is charged,
+    together more than allowed_bytes, the share of total_bytes that the run may use."""
+
+    rank: int
+    total_bytes: int
+    allowed_bytes: int
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def missing_bytes(self) -> int:
+        return sum(num_bytes for _, num_bytes in self.parts) - self.allowed_bytes
+
+
 class DoesNotFit(KvpipeError):
     """The request is legal but the memory is too small.
 
@@ -84,7 +108,8 @@ class DoesNotFit(KvpipeError):
     less it does not. null_block_bytes: of the needed ones, the null block's.
     longest_len: the longest max_model_len, in tokens, that fits and runs (None: not even one token
     does, or it was not asked for). admitted_len: the longest with which the engine starts: some
-    admit what they can never schedule.
+    admit what they can never schedule. demand: what the poorest card would have to hold, where that
+    is known.
     """
 
     exit_code = 1
@@ -101,8 +126,10 @@ class DoesNotFit(KvpipeError):
         admitted_len: int | None = None,
         reference_type: str = "ValueError",
         stage: str = "configs",
+        demand: CardDemand | None = None,
     ) -> None:
         super().__init__(message)
+        self.demand = demand
         self.stage = stage
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
@@ -123,6 +150,7 @@ class DoesNotFit(KvpipeError):
             admitted_len=self.admitted_len,
             reference_type=self.reference_type,
             stage=self.stage,
+            demand=self.demand,
         )
         told.changes = changes
         return told

@@ -16,7 +16,7 @@ from kvpipe.backends.base import Backend
 from kvpipe.cache.addresses import AddressMap
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine, EngineRules
-from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.errors import CardDemand, ConfigError, DoesNotFit, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.plugins import REGISTRIES
 from kvpipe.processes.agree import on_every_rank, place, world
@@ -29,7 +29,7 @@ from kvpipe.stages.allocation.placements import LETTERED, SLOTTED
 from kvpipe.stages.binding.base import Binding, BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import Grouping, GroupingRequest
 from kvpipe.stages.grouping.planning import COMPARED
-from kvpipe.stages.profiling.base import MemoryProfile, Profiling, ProfilingRequest
+from kvpipe.stages.profiling.base import MemoryProfile, Profiling, ProfilingRequest, demanded
 from kvpipe.stages.profiling.every_rank import profile_every_rank
 from kvpipe.stages.validation.base import ResolvedRun, Validation
 from kvpipe.stages.validation.layers import stage_sizes
@@ -39,13 +39,15 @@ from kvpipe.stages.validation.layers import stage_sizes
 class Prepared:
     """A request that is right: checked, resolved, and the composed values it came from.
 
-    said: keys that the user set. from_log: `key=value` of those that an engine's log gave.
+    said: keys that the user set; words: the overrides that say so. from_log: `key=value` of those
+    that an engine's log gave.
     """
 
     raw: Mapping[str, Any]
     config: RunConfig
     resolved: ResolvedRun
     said: frozenset[str] = frozenset()
+    words: tuple[str, ...] = ()
     from_log: tuple[str, ...] = ()
 
 
@@ -98,6 +100,7 @@ def execute(prepared: Prepared) -> Result:
             plan = plan_with(prepared, profile.available_kv_bytes)
         except DoesNotFit as error:
             _check_places(prepared, error)
+            error.demand = error.demand or demanded_of(profile, error)
             raise
     with _timed(timings, "allocation"):
         addresses = _addresses(config, resolved, plan)
@@ -221,6 +224,7 @@ def _grouping(
         may_place_slots=placement in SLOTTED,
         block_quantum=resolved.block_quantum,
         shares_prefixes=config.cache.enable_prefix_caching,
+        takes_scratch=getattr(config.plugins["binding"].make(Binding), "takes_scratch", False),
         kernel_sizes=whole_block_sizes(
             (layer.spec for rank in resolved.ranks for layer in rank.layers),
             config.plugins["layout"].make(LayoutChoice),
@@ -251,6 +255,21 @@ def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int
                 any_kernel_block=resolved.device.type == "cpu",
             )
     return first
+
+
+def demanded_of(profile: MemoryProfile, error: DoesNotFit) -> CardDemand | None:
+    """Of the rank that lacks most: what is charged there, and the cache that one request needs."""
+    if len(error.needed_bytes) != len(profile.ranks):
+        return None
+    lacks = [
+        n - r.available_kv_bytes for n, r in zip(error.needed_bytes, profile.ranks, strict=True)
+    ]
+    worst = max(range(len(lacks)), key=lacks.__getitem__)
+    memory = profile.ranks[worst]
+    needed = error.needed_bytes[worst]
+    return demanded(
+        memory.requested, memory.charged, memory.total, rank=memory.rank, cache_bytes=needed
+    )
 
 
 def _check_places(prepared: Prepared, too_small: DoesNotFit) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,3 +23,12 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str], list[dict[str, Any
     """golden("bind") -> the cases of that file, from --golden-dir or the compressed copy."""
     folder = request.config.getoption("--golden-dir")
     return lambda name: golden_cases(folder, name)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One start of chromium for all tests that look at pages."""
+    from browser import started
+
+    with started() as made:
+        yield made

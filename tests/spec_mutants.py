@@ -61,6 +61,12 @@ MUTATIONS: dict[str, tuple[str, Callable[[Answer], Answer]]] = {
         "resident",
         _runs(lambda held: [*held, held[-1] + 1 if held else 0]),
     ),
+    "survives forgets the first block": ("survives", _runs(lambda held: held[1:])),
+    "survives forgets the last block": ("survives", _runs(lambda held: held[:-1])),
+    "survives keeps a block that nobody reads": (
+        "survives",
+        _runs(lambda held: [i for i in held[:1] if i] and [held[0] - 1, *held] or held),
+    ),
     "max_blocks is a third": ("max_blocks", _value(lambda n: n // 3)),
     "max_blocks is two blocks more": ("max_blocks", _value(lambda n: n + 2)),
     "peak_blocks is a third": ("peak_blocks", _value(lambda n: n // 3)),
@@ -127,7 +133,7 @@ def says_something_else(spec: KVCacheSpec, mutation: str) -> bool:
 
 
 def _asked(question: str, limits: Any) -> list[tuple[Any, ...]]:
-    if question in ("resident", "written"):
+    if question in ("resident", "survives", "written"):
         return [(*step, limits) for step in steps(limits)]
     if question == "steady_blocks":
         return [(n, limits) for n in LENGTHS]

@@ -54,7 +54,7 @@ def steps(limits: RequestLimits) -> Iterator[tuple[int, int]]:
 
 def problems(spec: KVCacheSpec) -> Iterator[str]:
     """Everything that is wrong with a spec, a line each: what it is, and which block."""
-    for check in (_resident, _written, _bounds, _steady, _rhythm, _hits, _kin, _managed):
+    for check in (_resident, _survives, _written, _bounds, _steady, _rhythm, _hits, _kin, _managed):
         try:
             yield from (f"{called(spec)}: {problem}" for problem in check(spec))
         except AssertionError as error:
@@ -95,6 +95,31 @@ def _resident(spec: KVCacheSpec) -> Iterator[str]:
                     needed = set(range(-(-(computed + new) // span)))
                 if needless := held - needed:
                     yield f"block {min(needless)} is held though no step of {step} reads it"
+
+
+def _survives(spec: KVCacheSpec) -> Iterator[str]:
+    """No position that a later query reads is lost with the step; and none is kept for nothing,
+    where the spec frees any."""
+    for limits in (each for each in limits_of(spec) if each.max_model_len != LENGTHS[1]):
+        span = spec.tokens_per_block(limits)
+        for computed, new in steps(limits):
+            stored, length = computed + new, limits.max_model_len + span
+            kept = set(indices(spec.survives(computed, new, limits)))
+            later = {
+                at // span
+                for query in range(stored, length)
+                for at in indices(spec.visible(query, limits))
+                if at < stored and (not spec.is_state or query == stored)
+            }
+            if spec.frees_tokens and stored % span:  # the next token goes into it
+                later.add(stored // span)
+            step = f"{new} tokens after {computed} of {limits.max_model_len}"
+            if lost := later - kept:
+                yield f"block {min(lost)} does not survive a step of {step} though one reads it"
+            if needless := kept - set(indices(held_at(spec, computed, new, limits))):
+                yield f"block {min(needless)} survives a step of {step} that did not hold it"
+            if spec.frees_tokens and (needless := kept - later):
+                yield f"block {min(needless)} survives a step of {step} though nobody reads it"
 
 
 def _written(spec: KVCacheSpec) -> Iterator[str]:

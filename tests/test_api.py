@@ -45,6 +45,13 @@ def test_plan_needs_no_hydra_and_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_sizes_are_written_as_people_write_them():
+    for size in ("1GiB", "1G", "1024MiB", ["1GiB"]):
+        assert kvpipe.plan(LAYERS, LIMITS, size).num_blocks == 512
+    with pytest.raises(ConfigError, match="memory: expected bytes, or a size .* got 'lots'"):
+        kvpipe.plan(LAYERS, LIMITS, "lots")
+
+
 def test_one_string_is_not_a_list_of_settings():
     with pytest.raises(TypeError, match="not one string"):
         kvpipe.run("model=llama")
@@ -56,7 +63,7 @@ def test_an_unknown_attribute_is_an_attribute_error():
 
 
 def test_the_public_names_are_these_and_dir_shows_nothing_else():
-    names = ["ConfigError", "DoesNotFit", "find", "plan", "read_model", "replay", "run"]
+    names = ["ConfigError", "DoesNotFit", "compare", "find", "plan", "read_model", "replay", "run"]
     assert dir(kvpipe) == names == sorted(kvpipe.__all__)
     for name in names:
         assert getattr(kvpipe, name).__doc__, name
@@ -93,6 +100,15 @@ def test_find_and_replay_answer_in_python():
     assert not kvpipe.find(["llama", "device=t4", "want.requests=1000", "want.length=8192"]).fits
     replayed = kvpipe.replay(["llama", "device=h100", "trace=azure_code_sample"])
     assert replayed.to_json()["requests"] == 500 and "<svg" in replayed.svg()
+
+
+def test_engines_are_compared_in_python():
+    compared = kvpipe.compare(
+        ["llama", "device=h100", "scheduler.max_model_len=8192", "engines=[vllm,sglang]"]
+    )
+    assert [engine["name"] for engine in compared.to_json()["engines"]] == ["vllm", "sglang"]
+    assert compared.fits and compared.svg().startswith("<svg")
+    assert "<svg" in compared._repr_html_() and "sglang" in compared._repr_html_()
 
 
 def test_a_model_is_read_by_any_of_its_names():

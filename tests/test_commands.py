@@ -17,6 +17,7 @@ from kvpipe.plugins import COMMANDS
 from kvpipe.request.confdir import CONF_DIR
 
 NAMES = COMMANDS.names()
+ENDING = [name for name in NAMES if not COMMANDS.get(name).stays]
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +48,14 @@ def test_every_command_has_its_yaml_and_its_help(name: str, capsys) -> None:
         assert f"{section}." in said
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ENDING)
 def test_the_example_of_every_command_works_and_leaves_its_files(name, capsys, folder) -> None:
     assert run(example(name)) == 0
     assert capsys.readouterr().out
     assert left(folder) == {*COMMANDS.get(name).files, "result.json"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ENDING)
 def test_every_command_answers_as_one_json_document_which_it_also_writes(
     name, capsys, folder
 ) -> None:
@@ -65,7 +66,7 @@ def test_every_command_answers_as_one_json_document_which_it_also_writes(
 
 
 @pytest.mark.parametrize(
-    "name", [n if n == "find" else pytest.param(n, marks=pytest.mark.full) for n in NAMES]
+    "name", [n if n == "find" else pytest.param(n, marks=pytest.mark.full) for n in ENDING]
 )
 def test_every_command_can_be_swept_and_be_silent(name, capsys, folder) -> None:
     words = [*example(name), "cache.block_size=16,32"]

@@ -59,13 +59,17 @@ def test_what_one_engine_refuses_stands_beside_what_others_serve(capsys, tmp_pat
     assert run([*words, "scheduler.max_model_len=8192"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "sglang refuses: engine.name: expected an engine whose rules for layers bounded by" in said
+        "sglang refuses: engine.name: expected an engine that is planned with layers bounded"
+        in said
     )
     assert "vllm serve meta-llama/Llama-4-Scout" in said
 
 
 def test_an_engine_that_is_none_is_told_with_those_that_are() -> None:
-    with pytest.raises(ConfigError, match="command.engines: expected some of kvpipe, llama_cpp"):
+    with pytest.raises(
+        ConfigError,
+        match="expected engines by name, got .* valid: kvpipe, llama_cpp",
+    ):
         compare_engines(prepared("model=llama"), ["sglan"])
 
 
@@ -108,7 +112,7 @@ def test_a_cache_set_by_hand_that_the_card_has_not_beside_the_weights_does_not_f
     asked = ["model=llama3_70b", "device=h100_80gb", "scheduler.max_model_len=8192"]
     words = [*asked, f"engine={engine}", "cache.kv_cache_memory_bytes=30GiB", "report=text"]
     assert run(words) == 1
-    said = "30.00 GiB beside 131.4 GiB of weights are 82.17 GiB more than h100_80gb has"
+    said = "30.00 GiB beside the weights (131.4 GiB) and what a step takes are 84.96 GiB more"
     assert said in capsys.readouterr().err
     ranks = "pipeline" if engine == "llama_cpp" else "tensor"  # it splits layers, not heads
     assert run([*words, f"parallel.{ranks}_parallel_size=4"]) == 0

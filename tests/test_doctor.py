@@ -13,7 +13,7 @@ from test_field_reports import ROWS, RUNS
 from kvpipe.commands.base import Command
 from kvpipe.commands.diagnosis import MOST_LINES
 from kvpipe.engines.pasted import Pasted, read_pasted
-from kvpipe.engines.pasted_line import changed_line, in_flags
+from kvpipe.engines.pasted_line import changed_line, in_flags, words_of
 from kvpipe.engines.serve import read_serve_line
 from kvpipe.errors import ConfigError, KvpipeError
 from kvpipe.front.main import run
@@ -156,6 +156,97 @@ def test_a_server_prints_the_line_that_started_it() -> None:
         "vllm serve meta-llama/Llama-3.1-8B-Instruct --port 9000 --max-model-len 32768 "
         "--gpu-memory-utilization 0.85 --enforce-eager"
     )
+
+
+def test_a_checkpoints_name_says_how_its_weights_are_stored() -> None:
+    """32.8 billion parameters: 61 GiB in 16 bits, 18 in AWQ."""
+    said = "device=l40s"
+    answer = doctor(Path("vllm serve Qwen/Qwen3-32B-AWQ --max-model-len 8192"), said)
+    assert answer.exit_code == 0 and "weights 18.00 GiB (exact)" in text_of(answer)
+    eight = doctor(Path("vllm serve Qwen/Qwen3-32B -q fp8 --max-model-len 8192"), said)
+    assert eight.exit_code == 0 and "weights 31.96 GiB (exact)" in text_of(eight)
+    wide = doctor(Path("vllm serve Qwen/Qwen3-32B --max-model-len 8192"), said)
+    assert wide.exit_code == 1 and "weights 61.02 GiB" in text_of(wide)
+    assert text_of(wide).count("--quantization fp8") == 2  # of the sentence, and of the line
+
+
+def test_weights_that_need_another_checkpoint_are_no_flag_of_the_line() -> None:
+    line = read_pasted("vllm serve org/m")
+    assert line is not None and changed_line(line, {"weights": "awq"}) == ""
+    assert changed_line(line, {"weights": "fp8"}) == "vllm serve org/m --quantization fp8"
+    assert words_of({"weights": "awq"}) == "weights=awq"
+
+
+def test_flags_that_stand_for_nothing_here_are_named() -> None:
+    line = "vllm serve Qwen/Qwen3-0.6B --enable-lora --port 9 --quantization bitsandbytes"
+    text = text_of(doctor(Path(line), "device=l4"))
+    assert "not read, and left as they are: --enable-lora, --port, --quantization bitsandbytes" in (
+        text
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "said", "told"),
+    [
+        ("--foo 3", [], "no vLLM that was read has --foo (0.17.0, 0.28.0, 0.32.0, 0.33.0)"),
+        ("--max-modle-len 8192", [], "did you mean --max-model-len?"),
+        ("--swap-space 3", [], "vLLM 0.33.0 has no --swap-space: it is gone in 0.28.0"),
+        ("--swap-space 3", ["engine=vllm", "engine.version=0.17.0"], ""),
+        (
+            "--max-num-active-seqs 3",
+            ["engine=vllm", "engine.version=0.17.0"],
+            "has no --max-num-ac",
+        ),
+        ("--kv-cache-memory-bytes 9", ["engine=vllm", "engine.version=0.8.5"], "from 0.11.0 on"),
+        ("--foo 3", ["engine=vllm", "engine.version=0.8.5"], ""),  # of which no parser was read
+        ("--no-enable-log-requests -O3 --compilation-config.mode 3", [], ""),
+    ],
+)
+def test_a_flag_that_the_release_does_not_have_is_named_and_left_out(
+    flag: str, said: list[str], told: str
+) -> None:
+    line = "vllm serve Qwen/Qwen3-0.6B --max-model-len 4096"
+    answer = doctor(Path(f"{line} {flag}"), "device=l4", *said)
+    text = text_of(answer)
+    if not told:
+        assert answer.exit_code == 0 and "has no --" not in text
+        return
+    assert told in text and answer.exit_code == 1
+    assert ("is supposed: say engine=vllm" in text) is not said
+    if "memory" not in flag:  # a flag of a setting is planned as it is
+        assert answer.fields["paste"].startswith(line) and "--foo" not in answer.fields["paste"]
+
+
+def test_a_batch_below_a_prompt_that_is_not_cut_is_told() -> None:
+    line = "vllm serve Qwen/Qwen3-0.6B --max-model-len 8192 --max-num-batched-tokens 2048"
+    answer = doctor(Path(f"{line} --no-enable-chunked-prefill"), "device=l4")
+    assert answer.exit_code == 1 and "--max-num-batched-tokens: expected at least" in text_of(
+        answer
+    )
+    assert answer.fields["paste"] == (f"{line.replace('2048', '8192')} --no-enable-chunked-prefill")
+    assert doctor(Path(line), "device=l4").exit_code == 0
+
+
+def test_every_problem_is_told_beside_the_missing_device() -> None:
+    line = "vllm serve Qwen/Qwen3-32B --max-model-len 9999999 --kv-cache-dtype foo"
+    with pytest.raises(ConfigError) as caught:
+        doctor(Path(line))
+    keys = [problem.key for problem in caught.value.problems]
+    assert keys == ["device", "cache.cache_dtype", "scheduler.max_model_len"]
+
+
+@pytest.mark.parametrize("word", ["", " "])
+def test_an_empty_word_is_called_so(word: str) -> None:
+    prepared = prepared_case(["command=doctor", f"command.path='{word}'"])
+    with pytest.raises(ConfigError, match="got an empty word") as caught:
+        prepared.config.plugins["command"].make(Command).run(prepared, None)
+    assert "kvpipe doctor FILE" in str(caught.value)
+
+
+def test_bytes_that_hold_one_request_are_told_as_such() -> None:
+    line = "vllm serve Qwen/Qwen3-0.6B --kv-cache-memory-bytes 100000000 --max-model-len 4096"
+    text = text_of(doctor(Path(line), "device=l4"))
+    assert re.search(r"--kv-cache-memory-bytes \d+ \(one request of the full length\)", text)
 
 
 # --- logs ---

@@ -109,4 +109,7 @@ def test_the_example_engine_gives_the_tokens_of_transformers() -> None:
     command = [sys.executable, str(root / "examples" / "engine.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
     assert "16 of 16 requests equal transformers' generate" in done.stdout
-    assert " 0 preemptions" not in done.stdout and " 0 prompt tokens hit" not in done.stdout
+    assert "\n0 preemptions" not in done.stdout and " 0 prompt tokens hit" not in done.stdout
+    for engine in ("this engine", "transformers' continuous batching"):
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith(f"{engine}: "))
+        assert "steps a second" in line

@@ -145,14 +145,14 @@ def test_nothing_that_serves_is_exit_code_one(tmp_path: Path) -> None:
         ("want.length=0", r"want\.length: expected at least 1 or 'auto', got 0"),
         (
             "+want.latency=1",
-            r"want\.latency: expected a known key, got 'latency'; valid: device, length",
+            r"want\.latency: expected a known key, got 'latency'; valid: device, first_token_ms",
         ),
         ("+want.request=1", r"want\.request: expected a known key, .* did you mean 'requests'"),
     ],
 )
 def test_a_wrong_wish_is_refused_by_its_key(override: str, match: str) -> None:
-    made = prepared_request(["command=find", "model=llama", override]).prepared
     with pytest.raises(ConfigError, match=match):
+        made = prepared_request(["command=find", "model=llama", override]).prepared
         read_want(made.config.want, made)
 
 

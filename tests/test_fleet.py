@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from functools import cache
 
 import pytest
+import yaml
 
-from kvpipe.answers.fleet import FleetAnswer, Load, plan_fleet
+from kvpipe.answers.fleet import FleetAnswer, Wanted, plan_fleet
 from kvpipe.answers.speed import speed_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
@@ -24,13 +27,13 @@ def prepared(*words: str) -> Prepared:
 @cache
 def fleets(requests: int = 200, token_s: float | None = None, priced: bool = False) -> FleetAnswer:
     prices = {"h100_80gb": 2.5, "l40s": 0.9, "l4": 0.5} if priced else {}
-    load = Load(requests=requests, length=LENGTH, token_s=token_s)
+    load = Wanted(requests=requests, length=LENGTH, token_s=token_s)
     return plan_fleet(prepared("model=llama", "engine=vllm"), load, DEVICES, prices)
 
 
 def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None:
     """Its replica planned as a run of its own; windows hold more while one of them reads."""
-    load = Load(requests=200, length=LENGTH)
+    load = Wanted(requests=200, length=LENGTH)
     asked = prepared("model=gpt_oss_20b", "engine=vllm")
     best = plan_fleet(asked, load, ("h100_80gb",), {}).fleets[0]
     replica = best.replica
@@ -38,9 +41,9 @@ def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None
         prepared(
             "model=gpt_oss_20b",
             "engine=vllm",
-            f"device={replica.device}",
-            f"parallel.tensor_parallel_size={replica.tp}",
-            f"parallel.pipeline_parallel_size={replica.pp}",
+            f"device={replica.shape.device}",
+            f"parallel.tensor_parallel_size={replica.shape.tp}",
+            f"parallel.pipeline_parallel_size={replica.shape.pp}",
             f"scheduler.max_model_len={LENGTH}",
         )
     )
@@ -48,8 +51,8 @@ def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None
     assert capacity is not None and capacity.requests_running < capacity.requests_steady < most
     assert replica.users == min(most, capacity.requests_running)
     assert (best.replicas - 1) * replica.users < 200 <= best.replicas * replica.users
-    assert best.cards == best.replicas * replica.tp * replica.pp
-    assert f"--tensor-parallel-size {replica.tp}" in replica.command
+    assert best.cards == best.replicas * replica.shape.cards
+    assert f"--tensor-parallel-size {replica.shape.tp}" in replica.command
 
 
 def test_fleets_are_ranked_by_cards_and_by_cost_where_prices_are_known() -> None:
@@ -60,7 +63,7 @@ def test_fleets_are_ranked_by_cards_and_by_cost_where_prices_are_known() -> None
     assert None not in costs and costs == sorted(costs)
     prices = {"h100_80gb": 2.5, "l40s": 0.9, "l4": 0.5}
     for fleet in fleets(priced=True).fleets:
-        assert fleet.cost == pytest.approx(prices[fleet.replica.device] * fleet.cards)
+        assert fleet.cost == pytest.approx(prices[fleet.replica.shape.device] * fleet.cards)
 
 
 def test_every_candidate_serves_or_is_refused_and_a_reason_stands_once() -> None:
@@ -78,9 +81,9 @@ def test_a_bound_takes_away_exactly_the_users_that_provably_wait_longer() -> Non
         asked = prepared(
             "model=llama",
             "engine=vllm",
-            f"device={replica.device}",
-            f"parallel.tensor_parallel_size={replica.tp}",
-            f"parallel.pipeline_parallel_size={replica.pp}",
+            f"device={replica.shape.device}",
+            f"parallel.tensor_parallel_size={replica.shape.tp}",
+            f"parallel.pipeline_parallel_size={replica.shape.pp}",
             f"scheduler.max_model_len={LENGTH}",
         )
         bound = speed_of(asked).bound
@@ -104,3 +107,32 @@ def test_a_fleet_is_told_in_a_table_and_a_wrong_card_with_those_that_are(
     assert run([*words, "want.device=[h101]"]) == 2
     assert "want.device: expected names of device=..., got 'h101'" in capsys.readouterr().err
     assert run([*words, "want.device=[t4]", "want.token_ms=0.1"]) == 1
+
+
+@pytest.mark.parametrize("kind", ["compose", "kubernetes"])
+def test_a_fleet_is_written_as_a_file_that_starts_it(kind, tmp_path, monkeypatch) -> None:
+    """Every replica with the planned line, on as many cards as it was planned on, none twice."""
+    monkeypatch.chdir(tmp_path)
+    words = ["find", "model=llama", "engine=vllm", "want.requests=150", "want.length=8192"]
+    asked = ["want.device=[l40s]", f"want.write={kind}", "hydra.run.dir=out", "report=none"]
+    assert run([*words, *asked]) == 0
+    best = json.loads((tmp_path / "out/find.json").read_text())["fleets"][0]
+    line, each = shlex.split(best["command"]), best["tp"] * best["pp"]
+    assert best["replicas"] > 1 and line[:2] == ["vllm", "serve"]
+    if kind == "compose":
+        services = yaml.safe_load((tmp_path / "out/compose.yaml").read_text())["services"]
+        assert len(services) == best["replicas"]
+        assert all(service["entrypoint"] == line for service in services.values())
+        cards = [
+            card
+            for service in services.values()
+            for device in service["deploy"]["resources"]["reservations"]["devices"]
+            for card in device["device_ids"]
+        ]
+        assert cards == [str(card) for card in range(best["cards"])]
+    else:
+        spec = yaml.safe_load((tmp_path / "out/deployment.yaml").read_text())["spec"]
+        [server] = spec["template"]["spec"]["containers"]
+        assert spec["replicas"] == best["replicas"] and server["command"] == line
+        assert server["resources"]["limits"]["nvidia.com/gpu"] == each
+        assert server["image"].startswith("vllm/vllm-openai:v0.")

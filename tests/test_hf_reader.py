@@ -7,7 +7,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -318,7 +321,10 @@ def test_a_missing_dtype_is_the_classes_float32_and_the_report_can_say_so(tmp_pa
     ("raw", "message"),
     [
         (small("lama"), "got 'lama'; model.probe=true .*did you mean 'llama'"),
-        (without(LLAMA, "model_type"), r"model_type\): expected .* got none; model.probe=true"),
+        (
+            without(LLAMA, "model_type"),
+            r"model_type\): .* got none; is this the config.json",
+        ),
         (small("gemma2", layer_types=["full_attention", "odd"]), "got 'odd'; model.probe=true"),
         (small("gemma2", layer_types=["full_attention"]), "expected 2 entries .* got 1"),
         (small("llama", hidden_size="big"), r"hidden_size\): expected a whole number .* got 'big'"),
@@ -597,7 +603,7 @@ def test_an_unreachable_repository_names_what_to_check(
 def test_a_silent_hub_is_said_at_once_unless_the_library_kept_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvpipe.models.hub.getproxies", dict)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # nobody listens there any more
     hub = Hub(tmp_path, f"http://127.0.0.1:{port}")
@@ -611,12 +617,51 @@ def test_a_silent_hub_is_said_at_once_unless_the_library_kept_a_copy(
     assert kinds(read_place(repo="org/name")) == ["full", "full"]
 
 
-def test_without_huggingface_hub_a_repository_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class PublicHub(BaseHTTPRequestHandler):
+    """One public repository, one that is not, and one with a file of 40 MiB."""
+
+    def do_GET(self) -> None:
+        shown = json.dumps(LLAMA) if self.path == "/org/name/resolve/v2/config.json" else None
+        self.send_response(200 if shown or "huge" in self.path else 401)
+        self.end_headers()
+        with suppress(OSError):  # the reader has gone
+            if "huge" in self.path:
+                for _ in range(40):
+                    self.wfile.write(b" " * 2**20)
+            self.wfile.write((shown or "").encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def without_the_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ConfigError, match="not installed; pip install huggingface_hub"):
-        read_place(repo="org/name")
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    with ThreadingHTTPServer(("127.0.0.1", 0), PublicHub) as server:
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setattr("kvpipe.models.hub.ENDPOINT", address)
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield
+        server.shutdown()
+
+
+def test_a_public_repository_is_read_without_huggingface_hub(without_the_library: None) -> None:
+    model = read_place(repo="org/name@v2")
+    assert (model.name, kinds(model)) == ("org/name@v2", ["full", "full"])
+
+
+def test_without_huggingface_hub_what_is_not_public_says_what_to_install(
+    without_the_library: None,
+) -> None:
+    with pytest.raises(ConfigError, match="HTTP 401.*pip install huggingface_hub") as caught:
+        read_place(repo="org/gated")
+    assert len(caught.value.lines()) == 1
+
+
+def test_a_file_of_the_hub_that_is_too_long_is_refused(without_the_library: None) -> None:
+    with pytest.raises(ConfigError, match="more than 16 MiB"):
+        read_place(repo="org/huge")
 
 
 def test_a_stretched_context_is_stretched_once(tmp_path: Path) -> None:

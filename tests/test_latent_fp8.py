@@ -17,7 +17,9 @@ HOPPER, ADA, AMPERE, BLACKWELL_AT_HOME = (9, 0), (8, 9), (8, 0), (12, 0)
         ("0.7.1", HOPPER, True),
         ("0.10.2", HOPPER, False),
         ("0.10.2", BLACKWELL_AT_HOME, True),
-        ("0.17.0", BLACKWELL_AT_HOME, False),
+        ("0.17.0", HOPPER, False),
+        ("0.17.0", BLACKWELL_AT_HOME, True),  # its Triton backend says so
+        ("0.18.0", BLACKWELL_AT_HOME, False),
         ("0.33.0", ADA, False),
         ("0.33.0", AMPERE, True),
         ("0.33.0", None, False),

@@ -11,11 +11,15 @@ from xml.etree import ElementTree
 import pytest
 from report_runs import GIB, full, layers_of, mamba, plan_of, profile_of, report_of, sliding
 
+import kvpipe
+from kvpipe.errors import DoesNotFit
+from kvpipe.front.main import run
 from kvpipe.report.accounts import CAUSES, KV_CAUSES, split_bytes
 from kvpipe.report.document import plan_document
+from kvpipe.report.drawing import WIDTH
 from kvpipe.report.json_ import dumps
 from kvpipe.report.map_style import COLOURS, HATCHED, LIGHT_TEXT
-from kvpipe.report.memory_map import WIDTH, memory_map
+from kvpipe.report.memory_map import MOST_ROWS, memory_map
 from kvpipe.report.run_input import Headline, ReportInput
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -205,3 +209,53 @@ def test_the_picture_says_verdict_model_and_command() -> None:
     assert words[0] == document["verdict"] and words[1] == document["headline"]["model"]
     with_line = ElementTree.fromstring(memory_map({**document, "serve": "vllm serve M --dtype x"}))
     assert "vllm serve M --dtype x" in [e.text for e in with_line.iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model=llama", "device=rtx_4090", "scheduler.max_model_len=131072"],
+        ["model=llama3_70b", "device=h100_80gb"],  # the weights
+        ["model=llama", "device=h100_80gb", "cache.kv_cache_memory_bytes=200GiB"],
+    ],
+)
+def test_what_does_not_fit_is_drawn_with_the_rest_in_red(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run([*words, "backend=meta", "report=none"]) == 1
+    (picture,) = tmp_path.rglob("memory_map.svg")
+    drawing = ElementTree.fromstring(picture.read_text())
+    written = written_bytes(bars(drawing)["device"])
+    with pytest.raises(DoesNotFit) as refused:
+        kvpipe.run([*words, "backend=meta"])
+    demand = refused.value.demand
+    assert demand is not None and written["overflow"] == demand.missing_bytes > 0
+    assert sum(written.values()) == demand.total_bytes + demand.missing_bytes
+    assert sum(b for _, b in demand.parts) == sum(written.values()) - written["not_requested"]
+
+
+def test_more_than_the_card_has_is_red_to_the_byte() -> None:
+    plan = PLANS["llama"]
+    tight = profile_of((GIB,), total=8 * GIB, weights=7 * GIB + 5)
+    report = report_of(plan, tight, accounts=split_bytes(plan, tight))
+    document, drawing = documents(report)
+    written = written_bytes(bars(drawing)["device"])
+    over = document["bytes"]["ranks"][0]["overcommitted_bytes"]
+    assert written["overflow"] == over > 0
+    assert sum(written.values()) - over == 8 * GIB
+
+
+def test_users_that_were_asked_for_and_do_not_run_are_red() -> None:
+    document, drawing = documents(replace(report_of(PLANS["llama"]), requests_asked=7))
+    cap, page = document["capacity"], document["plan"]["ranks"][0]["bytes_per_block"]
+    assert cap["users"] < 7 and cap["blocks_asked"] > cap["usable_blocks"]
+    written = written_bytes(bars(drawing)["asked"])
+    assert written["payload"] == cap["usable_blocks"] * page
+    assert sum(written.values()) == cap["blocks_asked"] * page
+
+
+def test_ranks_beyond_those_drawn_are_counted() -> None:
+    memory = tuple((40 + rank) * GIB for rank in range(MOST_ROWS + 3))
+    _, drawing = documents(report_of(plan_of(layers_of((full(), 32)), memory, length=8176)))
+    texts = [text.text or "" for text in drawing.iter(f"{SVG}text")]
+    assert sum(name.startswith("rank") for name in bars(drawing)) == MOST_ROWS
+    assert "and 2 more kinds of ranks, see plan.json" in texts

@@ -20,7 +20,7 @@ from kvpipe.report.text import write_lines
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.simulation import ReplayResult, read_trace, replay, run
 from kvpipe.simulation.named_chain import NamedChain
-from kvpipe.simulation.plot import levels, render_svg, round_step
+from kvpipe.simulation.plot import levels, render_svg
 from kvpipe.simulation.text import render
 from kvpipe.simulation.traces.base import TraceRequest
 from kvpipe.specs.base import CacheLayer, RequestLimits
@@ -28,8 +28,10 @@ from kvpipe.specs.full import FullAttentionSpec
 from kvpipe.specs.sliding import SlidingWindowSpec
 from kvpipe.stages.grouping.planning import plan
 from kvpipe.text.lines import Line
+from kvpipe.text.ticks import round_step
 
 HEAD: dict[str, Any] = {"num_kv_heads": 1, "head_size": 8, "dtype": "bfloat16"}
+
 # The folder of the full original traces, where somebody has them.
 FULL_TRACES = Path(os.environ.get("KVPIPE_TRACES", "/nonexistent"))
 

@@ -30,9 +30,13 @@ from report_runs import (
 
 from kvpipe.answers.plan_hints import plan_hints
 from kvpipe.cache.plan import EngineCapacity, Plan, SlotFacts
+from kvpipe.cache.scratch import GroupScratch
+from kvpipe.commands.base import Command
 from kvpipe.commands.run import Run, answer_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem
 from kvpipe.files.atomic import write_atomic
+from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import words_to_overrides
 from kvpipe.notes import Note
 from kvpipe.plugins import REGISTRIES, SPECS
 from kvpipe.report.accounts import CAUSES, KV_CAUSES, split_bytes
@@ -47,7 +51,7 @@ from kvpipe.report.none import NoReport
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import sweep_csv, sweep_table
-from kvpipe.report.text import TextReport
+from kvpipe.report.text import TextReport, write_lines
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.binding.base import VerifyReport
@@ -348,12 +352,12 @@ def test_the_text_answers_in_the_order_of_need() -> None:
 
 
 @pytest.mark.parametrize("plan", [LLAMA, GEMMA, HYBRID], ids=["llama", "gemma", "hybrid"])
-@pytest.mark.parametrize("columns", ["80", "72", "40", "500"])
+@pytest.mark.parametrize("columns", ["80", "72", "60", "40", "500"])
 def test_a_pipe_gets_ascii_that_fits_its_columns(plan, columns, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     note = Note(text="a long story " * 20, knob="some.key", is_warning=True)
     lines = text_of(report_of(plan, notes=(note,))).splitlines()
-    assert max(map(len, lines)) <= min(100, max(72, int(columns)))
+    assert max(map(len, lines)) <= min(100, max(60, int(columns)))
     assert all(line.isascii() and "\x1b" not in line for line in lines)
 
 
@@ -429,6 +433,43 @@ def test_a_terminal_gets_colour_and_no_color_is_honoured(monkeypatch) -> None:
     assert not colour.search(plain)
     strip = re.compile(r"\x1b\[[0-9;]*m")
     assert strip.sub("", plain) == strip.sub("", coloured) == text_of(report_of(LLAMA))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252"])
+def test_colour_is_forced_in_a_pipe_and_no_color_wins(encoding, monkeypatch) -> None:
+    line = Line("not \u2581\u2588 fit", "bad")
+    written = {}
+    for name in ("", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        monkeypatch.delenv("FORCE_COLOR", raising=False)
+        for each in {name, "FORCE_COLOR"} if name else ():
+            monkeypatch.setenv(each, "1")
+        pipe = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        write_lines([line], pipe)
+        pipe.flush()
+        written[name] = pipe.buffer.getvalue().decode(encoding)
+    assert "\x1b[" in written["FORCE_COLOR"]
+    assert written["NO_COLOR"] == written[""] and "\x1b" not in written[""]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "report=full"],
+        ["run", "engine=sglang"],
+        ["find", "want.requests=4"],
+        ["find", "want.requests=4", "want.device=[h100,l40s]"],
+        ["compare", "engines=[kvpipe,sglang]"],
+    ],
+    ids=" ".join,
+)
+def test_every_answer_fits_its_columns(words, columns) -> None:
+    command, *more = words
+    asked = [command, "llama", "device=h100", "scheduler.max_model_len=8192", *more]
+    request = prepared_request(words_to_overrides(asked)).prepared
+    answer = request.config.plugins["command"].make(Command).run(request, None)
+    assert max(len(line.text) for line in answer.lines(columns)) <= columns
 
 
 def test_a_report_in_a_pipe_imports_no_rich_and_no_array_library() -> None:
@@ -561,6 +602,16 @@ def schema_page() -> str:
     return (ROOT / "docs" / "plan_schema.md").read_text(encoding="utf-8")
 
 
+def with_scratch(plan: Plan) -> Plan:
+    rank, scratch = plan.ranks[0], GroupScratch(
+        pages_per_slot=1, unit_bytes=16, slot_units=1, pitch_units=1, shifts=()
+    )  # fmt: skip
+    config = replace(rank.config, scratch=(scratch,) * len(rank.config.groups))
+    assert plan.capacity is not None
+    capacity = replace(plan.capacity, scratch_blocks=3)
+    return replace(plan, ranks=(replace(rank, config=config),), capacity=capacity)
+
+
 def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real() -> None:
     documents = [
         plan_document(
@@ -571,7 +622,7 @@ def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real()
                 job="0",
             )
         )
-        for plan in (LLAMA, replace(GEMMA, slots=SLOTS), HYBRID)
+        for plan in (LLAMA, replace(GEMMA, slots=SLOTS), HYBRID, with_scratch(GEMMA))
     ]
     documents.append(failure_document(DoesNotFit("x", needed_bytes=(1,))))
     documents.append(failure_document(ConfigError(Problem("a", "b", "c"))))

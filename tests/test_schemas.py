@@ -30,6 +30,8 @@ TYPES: dict[str, Any] = {
     "object": dict,
 }
 
+TRACED = ("trace=synthetic", "trace.max_requests=40", "trace.requests_per_second=9")
+
 
 def schema(name: str) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text())
@@ -103,7 +105,9 @@ def test_a_document_says_of_what_it_is_and_is_as_its_schema_says(command, reques
     [
         ("compare", ["compare", "model=qwen3_8b", "device=l4", "scheduler.max_model_len=4096"]),
         ("compare", ["compare", "model=llama4_scout", "device=b300", "weights=fp8"]),
+        ("explain", ["explain", "steady"]),
         ("fleet", ["find", "model=qwen3_8b", "want.device=[l4,h200]", "want.requests=90"]),
+        ("traced_fleet", ["find", "model=qwen3_8b", "want.device=[l4,h200]", *TRACED]),
         ("engine_plan", ["run", "model=qwen3_next", "device=h200", "tp=4", "engine=sglang"]),
         ("engine_plan", ["run", "model=gemma3_27b", "device=h200", "engine=transformers"]),
     ],
@@ -112,7 +116,7 @@ def test_engines_side_by_side_are_as_their_schema_says(name, words):
     prepared = prepared_request(words_to_overrides(words)).prepared
     document = prepared.config.plugins["command"].make(Command).run(prepared, None).document
     check(name, document)
-    assert document["schema"] == f"kvpipe.{name}"
+    assert document["schema"] == f"kvpipe.{'explanation' if name == 'explain' else name}"
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_the_tokens_beside_a_logs_states_are_its_own() -> None:
     assert made.max_requests == 43 // 5
 
 
-def test_weights_above_the_share_are_refused_with_the_share_that_would_do() -> None:
+def test_weights_above_the_share_are_refused_and_a_share_that_would_do_is_proposed() -> None:
     """L61: 12.25 of 137.90 GiB are left, the engine asks for more than 0.9113."""
     case = BY_ID["L61"]
     weights = case["weights_gib"]
@@ -142,5 +142,14 @@ def test_weights_above_the_share_are_refused_with_the_share_that_would_do() -> N
         card=Card(name="h200", type="cuda", total_bytes=round(before * GIB)),
         weight_bytes=round(weights * GIB),
     )
-    with pytest.raises(DoesNotFit, match=r"engine\.mem_fraction_static above 0\.911"):
-        plan_engine(engine("sglang", mem_fraction_static=0.88), asked)
+    tried = engine("sglang", mem_fraction_static=0.88)
+    with pytest.raises(DoesNotFit, match=r"-4\.30 GiB for its cache"):
+        plan_engine(tried, asked)
+    shares = [change["engine.mem_fraction_static"] for change in next(iter(tried.proposals(asked)))]
+    assert shares == [0.89, 0.90, 0.91, 0.92, 0.93, 0.94, 0.95]
+    for share in shares:
+        if share > 0.9113:
+            assert plan_engine(engine("sglang", mem_fraction_static=share), asked).tokens
+        else:
+            with pytest.raises(DoesNotFit):
+                plan_engine(engine("sglang", mem_fraction_static=share), asked)

@@ -37,7 +37,7 @@ from kvpipe.stages.grouping.slots.guard import Demand, Guard
 from kvpipe.stages.grouping.slots.kinds import Blocks, Life, lives_of
 from kvpipe.stages.grouping.slots.options import SlotOptions
 from kvpipe.stages.grouping.slots.partition import cheapest
-from kvpipe.stages.grouping.slots.search import Bounds, plans
+from kvpipe.stages.grouping.slots.search import Bounds, Search
 from kvpipe.stages.grouping.slots.weights import Weights
 
 EQUAL = replace(KVPIPE, groups="equal")
@@ -360,7 +360,7 @@ def test_no_slot_size_costs_less_than_the_one_that_is_found(seed: int) -> None:
     weights = Weights(lives, limits, SlotOptions())
     widest = max(each.all_layers(each.sizes[0]) for each in lives)
     bounds = Bounds(num_tables=20, slot_bytes=widest)
-    first, *others = list(plans([lives], bounds, weights))
+    first, *others = list(Search([lives], weights).plans(bounds))
     least = None
     for slot in range(4096, widest + 1, 4096):  # 16 tokens of one head of 64 numbers, K and V
         costs = [by_hand(each, slot, weights) for each in lives]

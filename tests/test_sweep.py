@@ -97,5 +97,9 @@ def test_json_is_one_line_a_job(capsys):
 
 
 def test_a_job_that_was_killed_is_lost_not_forgotten(folder):
-    row = row_of_job(folder, 7, ["cache=full", "hydra.sweep.dir=x"])
+    job = ["cache=full", "hydra.sweep.dir=x"]
+    row = row_of_job(folder, 7, job)
+    assert (row["status"], row["exit_code"], row["error"]) == ("not started", None, "")
+    (folder / "7").mkdir()
+    row = row_of_job(folder, 7, job)
     assert (row["status"], row["exit_code"], row["overrides"]) == ("lost", 3, "cache=full")

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "accuracy.md"
@@ -23,10 +24,11 @@ from accuracy_records import (  # noqa: E402
     graphs_of,
     outside_torch,
     peak_of,
-    weights_gib,
+    weights_of,
 )
 from engine_cases import Verdict, verdict  # noqa: E402
 from engine_records import cases  # noqa: E402
+from throughput_records import records as throughput  # noqa: E402
 
 from kvpipe.engines.defaults import DEFAULTS  # noqa: E402
 from kvpipe.engines.versions import RULES, Row  # noqa: E402
@@ -59,6 +61,7 @@ def page() -> str:
         *_ambiguous(verdicts),
         *_unexplained(verdicts),
         *_estimates(),
+        *_throughput(),
         *_versions(),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -144,15 +147,14 @@ def _estimates() -> Iterator[str]:
         for name, found in outside_torch().items()
     }
     yield from _table("Memory outside torch", outside)
-    yield "### Weights: the file's bytes, counted exactly, and what loading adds to them"
-    yield ""
-    yield "| record | printed GiB | counted GiB | added |"
-    yield "|---|---:|---:|---:|"
-    for name in WEIGHTS:
-        printed, counted = cases()[name]["weights_gib"], weights_gib(name)
-        added = f"{100 * (printed / counted - 1):+.1f}%"
-        yield f"| {name} | {printed:.2f} | {counted:.2f} | {added} |"
-    yield ""
+    loaded = {name: (cases()[name]["weights_gib"], *_weights(name)) for name in WEIGHTS}
+    yield from _table("Weights, as an engine holds them", loaded)
+
+
+def _weights(name: str) -> tuple[Estimate, str]:
+    counted, estimate = weights_of(name)
+    added = 100 * (cases()[name]["weights_gib"] / counted - 1)
+    return estimate, f"{counted:.2f} counted of the file: {added:+.1f}%"
 
 
 def _graph_words(name: str) -> str:
@@ -193,6 +195,30 @@ def _is_in(printed: float, estimate: Estimate) -> bool:
 
 
 # --- versions ---
+def _throughput() -> Iterator[str]:
+    """Tokens a second that were published, over what a step can do at best."""
+    known = list(throughput())
+    share = median(record.share for record in known)
+    beyond = sum(record.share > 1 for record in known)
+    yield "## The bound on time against published figures"
+    yield ""
+    yield (
+        f"{len(known)} published speeds of decoding, {beyond} of them beyond the bound; the median "
+        f"reaches {share:.2f} of it. At best: the weights and what each request's layers see, read "
+        "at the card's nominal bandwidth (`physics/bounds.py`). `kvpipe fit-speed LOG` gives the "
+        "share of a server of yours."
+    )
+    yield ""
+    yield "| engine | model | weights | device | users | tokens each | tokens/s | at best | share |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for r in known:
+        yield (
+            f"| [{r.engine}]({r.source}) | {r.model} | {r.weights} | {r.device} | {r.users:,} | "
+            f"{r.tokens:,} | {r.per_second:,.1f} | {r.best_per_second:,.1f} | {r.share:.2f} |"
+        )
+    yield ""
+
+
 def _versions() -> Iterator[str]:
     yield "## What changed when"
     yield ""

@@ -39,6 +39,7 @@ REPEAT = {
     "properties": {"$repeat": {"type": "integer", "minimum": 2}, "first": {}, "step": {}},
     "additionalProperties": False,
 }
+TRACED = ("trace=synthetic", "trace.max_requests=30", "trace.requests_per_second=20")
 RUNS: Mapping[str, Sequence[Sequence[str]]] = {
     "plan": (
         ["model=llama", "cache=sliding", "backend=host", "cache.kv_cache_memory_bytes=256MiB"],
@@ -47,6 +48,14 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=whisper_large_v3", "device=cpu", "backend=meta"],
         ["model=deepseek_v3_2", "device=h200", "backend=meta", "parallel.tensor_parallel_size=16"],
         ["model=longformer", "device=cpu", "backend=meta"],
+        [
+            "model=gemma3_27b",
+            "device=h200",
+            "backend=meta",
+            "grouping.scratch=on",
+            "cache.enable_prefix_caching=false",
+            "scheduler.max_model_len=32768",
+        ],
     ),
     "find": (
         ["model=llama", "device=h100", "want.requests=16", "want.length=8192"],
@@ -60,6 +69,11 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "device=cpu", "trace=azure_code_sample", "engine=vllm_0_33"],
     ),
     "doctor": (["sample"],),
+    "fit_speed": (
+        ["sample", "model=llama", "device=h100"],
+        ["sample", "model=llama", "device=h200", "parallel.tensor_parallel_size=2"],
+    ),
+    "explain": ([], ["peak"]),
     "compare": (
         ["model=llama", "device=h100", "scheduler.max_model_len=8192"],
         ["model=jamba", "device=b300", "scheduler.max_model_len=8192", "engines=[sglang,kvpipe]"],
@@ -69,6 +83,12 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "want.device=[h100,l4]", "want.requests=64", "want.length=8192"],
         ["model=llama", "want.device=[t4]", "want.length=131072", "want.token_ms=5"],
         ["model=llama", "want.device=[a10]", "want.length=4096", "want.prices={a10:1}"],
+    ),
+    "traced_fleet": (
+        ["model=llama", "want.device=[h100,l4]", *TRACED, "want.first_token_ms=900"],
+        ["model=llama", "want.device=[t4]", *TRACED, "want.token_ms=5"],
+        ["model=llama", "want.device=[h100]", *TRACED, "want.prices={h100:1}", "want.wait_ms=9"],
+        ["model=llama", "want.device=[l4]", *TRACED, "cache.kv_cache_memory_bytes=1GiB"],
     ),
     "engine_plan": (
         ["model=llama", "device=h100", "engine=sglang", "scheduler.max_model_len=8192"],
@@ -97,7 +117,7 @@ def documents(name: str) -> Iterator[Any]:
             if name == "engine_plan":
                 yield answer_of_command(["run", *overrides]).document
                 continue
-            if name == "fleet":
+            if name in ("fleet", "traced_fleet"):
                 yield answer_of_command(["find", *overrides]).document
                 continue
             result = kvpipe.run(overrides)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from kvpipe.answers.card_room import check_card
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import KVCacheGroupSpec, Plan
+from kvpipe.cache.scratch import GroupScratch
 from kvpipe.engines.base import EngineRules
 from kvpipe.engines.plan import Asked, EnginePlan, Named, assembled
 from kvpipe.engines.planned import Budget, Pools, Start, Step
 from kvpipe.engines.pools import EnginePool
 from kvpipe.pipeline import Prepared, block_rules, make_backend, plan_with, profile_ranks
 from kvpipe.specs.base import RequestLimits
+from kvpipe.stages.grouping.scratch import stepped
 from kvpipe.stages.profiling.base import MemoryItem, RankMemory
 
 DIFFERS = (
@@ -24,19 +26,17 @@ DIFFERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class BlocksOfGroups:
-    """Blocks of every group's table."""
+    """Blocks of every group's table, and of the step's scratch (one entry a group; (): none)."""
 
     groups: tuple[KVCacheGroupSpec, ...]
     limits: RequestLimits
+    scratch: tuple[GroupScratch | None, ...] = ()
 
     def units(self, requests: int, length: int, prefilling: bool) -> int:
-        limits = self.limits.with_length(length)
-        return requests * sum(
-            group.spec.peak_blocks(limits)
-            if prefilling
-            else group.spec.steady_blocks(length, limits)
-            for group in self.groups
-        )
+        limits, specs = self.limits.with_length(length), [group.spec for group in self.groups]
+        if prefilling:
+            return requests * stepped(specs, self.scratch or (None,) * len(specs), limits).total
+        return requests * sum(spec.steady_blocks(length, limits) for spec in specs)
 
 
 def plan_blocks(prepared: Prepared) -> EnginePlan:
@@ -98,7 +98,7 @@ def _pools(plan: Plan, rules: EngineRules, rank: int, max_num_seqs: int) -> Pool
         count=usable,
         unit_bytes=config.bytes_per_block,
         spare_bytes=(config.num_blocks - usable) * config.bytes_per_block,
-        demand=BlocksOfGroups(groups=config.groups, limits=plan.limits),
+        demand=BlocksOfGroups(groups=config.groups, limits=plan.limits, scratch=config.scratch),
         mark="checked",
         rule=f"{len(config.groups)} groups over one pool",
     )

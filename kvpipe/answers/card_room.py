@@ -1,9 +1,9 @@
-"""A cache of so many bytes, set by hand, beside the weights: whether the card has both."""
+"""A cache of so many bytes, set by hand, beside what else stands on a card: whether it has both."""
 
 from __future__ import annotations
 
 from kvpipe.errors import DoesNotFit
-from kvpipe.pipeline import Prepared
+from kvpipe.pipeline import Prepared, make_backend, profile_ranks
 from kvpipe.text.figures import size
 
 
@@ -13,7 +13,8 @@ def short_of_card(prepared: Prepared) -> int:
     given, resolved = prepared.config.cache.kv_cache_memory_bytes, prepared.resolved
     if given is None or resolved.device.type == "cpu":
         return 0
-    return max(0, resolved.weight_bytes_a_rank + given - resolved.device.total_bytes)
+    profile = profile_ranks(prepared, make_backend(prepared.config, resolved.backend))
+    return max(rank.overcommitted_bytes for rank in profile.ranks)
 
 
 def check_card(prepared: Prepared) -> None:
@@ -23,8 +24,8 @@ def check_card(prepared: Prepared) -> None:
         return
     given = prepared.config.cache.kv_cache_memory_bytes or 0
     raise DoesNotFit(
-        f"cache.kv_cache_memory_bytes: {size(given)} beside "
-        f"{size(resolved.weight_bytes_a_rank)} of weights are {size(missing)} more than "
-        f"{resolved.device.name} has",
+        f"cache.kv_cache_memory_bytes: {size(given)} beside the weights "
+        f"({size(resolved.weight_bytes_a_rank)}) and what a step takes are {size(missing)} more "
+        f"than {resolved.device.name} has",
         available_bytes=(resolved.device.total_bytes,) * len(resolved.ranks),
     )

@@ -30,19 +30,22 @@ class Compared:
 
 def compare_engines(prepared: Prepared, names: Sequence[str]) -> tuple[Compared, ...]:
     """In the order asked for. ConfigError for a name that is none."""
-    known = REGISTRIES["engine"].names()
-    wrong = [name for name in names if name not in known]
-    if wrong or not names:
-        raise ConfigError(
-            Problem(
-                "command.engines",
-                f"some of {', '.join(known)}",
-                f"{wrong[0]!r}" if wrong else "none",
-                did_you_mean(wrong[0], known) if wrong else "",
-                of_name=bool(wrong),
-            )
-        )
+    check_names(names)
     return tuple(_one(prepared, name) for name in dict.fromkeys(names))
+
+
+def check_names(names: Sequence[str]) -> None:
+    """ConfigError with each name that no engine has."""
+    known = REGISTRIES["engine"].names()
+    key, expected = "command.engines", "engines by name"
+    if not names:
+        raise ConfigError(Problem(key, expected, "none", f"valid: {', '.join(known)}"))
+    wrong = [name for name in dict.fromkeys(names) if name not in known]
+    if wrong:
+        raise ConfigError(
+            Problem(key, expected, f"{name!r}", did_you_mean(str(name), known), of_name=True)
+            for name in wrong
+        )
 
 
 def _one(prepared: Prepared, name: str) -> Compared:

@@ -9,7 +9,6 @@ from typing import Any
 from kvpipe.answers.log_memory import share_is_known
 from kvpipe.answers.remedies import Advice, advice
 from kvpipe.pipeline import Prepared
-from kvpipe.request.confdir import shipped_option
 
 OLDEST = (8, 9)  # compute capability of the first cards with 8-bit floats
 SHARE = 0.95  # of the card: what stays is for what grows after the cache was sized
@@ -42,8 +41,7 @@ def _changes(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
     if not resolved.cache_dtype.startswith("fp8"):
         yield {"cache.cache_dtype": "fp8"}
     if not resolved.model.quantized_with and not resolved.model.load_as:
-        fp8 = shipped_option("weights", "fp8")
-        yield {f"weights.{name}": value for name, value in fp8.items()}
+        yield {"weights": "fp8"}
 
 
 def _longest(prepared: Prepared, changes: Mapping[str, Any]) -> int:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from kvpipe.engines.pasted import Pasted, read_pasted
+from kvpipe.engines.pasted_weights import weights_of
 from kvpipe.engines.versions import NEWEST, parse_version
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.logs.engine_log import EngineLog
@@ -22,11 +23,12 @@ from kvpipe.logs.reading import NO_FIGURES, read_file
 from kvpipe.models.config_file import has_config
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.confdir import CONF_DIR, shipped_option
-from kvpipe.request.nicknames import hub_name_is_shipped, option_named
+from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, option_named
 from kvpipe.text.quantities import parse_size
 
 HEAD = 2**17  # bytes of the file in which a command line is looked for
 _WANTED = "a file with an engine's log or a command line"
+STAND_IN = "h100_80gb"  # a device that refuses no argument, for what else there is to say
 NEAR = 0.012  # share by which a card's printed memory differs from the shipped figure
 # Endings that leave the shape of a model as it is.
 _SAME_SHAPE = re.compile(
@@ -67,7 +69,7 @@ def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
             )
         )
     raw = _filled(prepared, log, command, text, path)
-    made = replace(prepare(raw), said=prepared.said)
+    made = replace(prepare(raw, prepared.raw), said=prepared.said)
     return PastedRequest(prepared=made, log=log, command=command)
 
 
@@ -108,10 +110,11 @@ def _filled(
     problems: list[Problem] = []
     if not _is_said(said, "model"):
         raw["model"] = _model(log, command, problems)
+        if not problems and not _is_said(said, "weights"):
+            raw["weights"] = _weights(log, command)
+    has_model = not problems
     if not _is_said(said, "device"):
         raw["device"] = _device(log, text, problems)
-    if problems:
-        raise TooLittleSaid(problems, log)
     if not _is_said(said, "engine"):
         raw["engine"] = _engine(log)
     if not _is_said(said, "scheduler"):
@@ -124,7 +127,18 @@ def _filled(
         if key not in said and name in raw.get(section, {}):
             raw[section] = {**raw[section], name: value}
     raw["backend"] = shipped_option("backend", "meta")
+    if problems:
+        others = _others(raw, prepared.raw) if has_model else ()
+        raise TooLittleSaid([*problems, *others], log)
     return raw
+
+
+def _others(raw: Mapping[str, Any], fallback: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong beside the missing device; fallback: for sections of a wrong shape."""
+    try:
+        prepare(raw, fallback)
+    except ConfigError as error:
+        yield from (each for each in error.problems if not each.key.startswith("device"))
 
 
 def _is_said(said: frozenset[str], section: str) -> bool:
@@ -182,6 +196,18 @@ def _model(
     return {}
 
 
+def _weights(log: EngineLog | None, command: Pasted | None) -> dict[str, Any]:
+    """As the command or the checkpoint's name says; a name that kvpipe ships, or a folder with a
+    config.json, has its own."""
+    word = str(command.settings.get("weights", "")) if command is not None else ""
+    names = [command.model if command else None, log.model if log else None]
+    name = next(filter(None, names), "")
+    preset = hub_name_is_shipped(name)
+    is_itself = (preset is not None and is_name_of(preset, name)) or has_config(name)
+    option = weights_of(word or None, "" if is_itself else name)
+    return shipped_option("weights", option or "published")
+
+
 def _preset(name: str) -> str | None:
     """The shipped model of that Hub name, or with the same last part but for endings that leave the
     shape alone."""
@@ -207,7 +233,7 @@ def _device(log: EngineLog | None, text: str, problems: list[Problem]) -> dict[s
     problems.append(
         Problem("device", "a device, which the file does not name", "nothing", "say device=...")
     )
-    return {}
+    return shipped_option("device", STAND_IN)
 
 
 def device_of(total_bytes: int) -> str | None:

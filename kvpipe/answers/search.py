@@ -10,52 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from kvpipe.answers.finding import Finding
+from kvpipe.cache.load import ENDS, Load, by_both, running
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
 from kvpipe.request.changed import changed
 from kvpipe.request.confdir import CONF_DIR, shipped_option
-from kvpipe.request.config import Count
 from kvpipe.request.schema import check_section
+from kvpipe.request.want import Want
 from kvpipe.specs.edges import largest, smallest
 from kvpipe.text.figures import count, size
-from kvpipe.text.quantities import Tokens
 
+_SEQS = "scheduler.max_num_seqs"
 TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 PLENTY = 2**50  # bytes
-Price = Annotated[float, Field(gt=0, lt=1e9)]
-
-
-class Want(BaseModel):
-    """requests of length tokens each, running at once. length auto: the model's context. device:
-    cards to choose from (null: the one that is planned for, searched setting by setting). prices:
-    of a card and hour, by device, in any currency. token_ms: the most that a token may take."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    requests: Count
-    length: Tokens | Literal["auto"]
-    device: Annotated[list[str], Field(min_length=1)] | None
-    prices: dict[str, Price] | None
-    token_ms: Annotated[float, Field(gt=0, lt=1e9)] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """question: what was searched for. answer: "" where nothing does it. limit: what stands in the
-    way of less, or of doing it at all. setting: as one would write it ("" where there is none).
-    value, unit: the answer as a number (or a name), for programs; null where there is none."""
-
-    question: str
-    answer: str
-    limit: str
-    setting: str = ""
-    value: int | float | bool | str | None = None
-    unit: str = ""
 
 
 def read_want(raw: Any, prepared: Prepared) -> Want:
@@ -109,6 +80,11 @@ class Search:
             return asked
         return self.prepared.resolved.model.context_length if planned == "auto" else planned
 
+    @property
+    def load(self) -> Load:
+        """What is searched for, and what `run` decides by."""
+        return running(self.want.requests, self.length)
+
     def findings(self) -> Iterator[Finding]:
         yield self.cache_memory()
         if self.prepared.resolved.device.type != "cpu":
@@ -136,11 +112,15 @@ class Search:
             return _Refused(error.lines()[0])
 
     def missing(self, changes: Mapping[str, Any], length: int = 0, requests: int = 0) -> str:
-        """Why the wanted load does not fit with these changes; "" where it does."""
+        """Why the wanted load does not fit with these changes; "" where it does. The scheduler is
+        let run as many at once, unless they say how many."""
+        requests = requests or self.want.requests
+        if requests > self.prepared.resolved.max_num_seqs:
+            changes = {_SEQS: requests, **changes}
         plan = self.plan(changes, length or self.length)
         if isinstance(plan, _Refused):
             return plan.reason
-        needed = blocks_for(plan, requests or self.want.requests)
+        needed = blocks_for(plan, requests)
         usable = plan.capacity.usable_blocks if plan.capacity else needed
         if needed <= usable:
             return ""
@@ -159,7 +139,7 @@ class Search:
         return Finding(
             question=question,
             answer=f"{size(num_bytes)} ({count(blocks, 'block')})",
-            limit="all requests decode while one reads its prompt",
+            limit=ENDS[self.load.name],
             setting=self._bytes_that_fit(num_bytes),
             value=num_bytes,
             unit="bytes",
@@ -171,13 +151,28 @@ class Search:
         return "" if self.missing({key: num_bytes}) else f"{key}={num_bytes}"
 
     def as_asked(self) -> Finding:
-        missing = self.missing({})
+        missing, setting = self.missing({}), ""
+        if not missing and (fewer := self._scheduled()):
+            missing, setting = fewer, f"{_SEQS}={self.want.requests}"
         device, parallel = self.prepared.resolved.device, self.prepared.resolved.parallel
         what = f"{device.name}, TP {parallel.tp}, PP {parallel.pp}"
         answer = f"{what}: {'fits' if not missing else 'does not fit'}"
         return Finding(
-            question="as asked", answer=answer, limit=missing, value=not missing, unit="serves"
+            question="as asked",
+            answer=answer,
+            limit=missing,
+            setting=setting,
+            value=not missing,
+            unit="serves",
         )
+
+    def _scheduled(self) -> str:
+        """Why the scheduler runs fewer than are wanted, though memory holds them."""
+        most = self.prepared.resolved.max_num_seqs
+        plan = self.plan({}, self.length)
+        if self.want.requests <= most or isinstance(plan, _Refused) or plan.capacity is None:
+            return ""
+        return f"{by_both(plan.capacity.requests_running, most)}: {_SEQS}={most}"
 
     def utilization(self) -> Finding:
         """Hundredths of the card."""
@@ -234,7 +229,7 @@ class Search:
         """More requests also take more memory for the sampler."""
         question, key = (
             f"largest max_num_seqs at {count(self.length, 'token')}",
-            "scheduler.max_num_seqs",
+            _SEQS,
         )
 
         def serves(requests: int) -> bool:

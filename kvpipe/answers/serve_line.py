@@ -28,8 +28,7 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
         return ""
     if _is_another_checkpoint(resolved):
         return ""
-    rules = config.plugins["engine"].make(Engine).rules
-    version = rules.version or ".".join(map(str, NEWEST))
+    version = _version(prepared)
     keeps_states = config.cache.mamba_cache_mode != "none" and _has_states(resolved)
     if keeps_states and not has_flag("--mamba-cache-mode", parse_version(version)):
         return ""
@@ -39,6 +38,16 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
     path = getattr(config.plugins["model"].options, "path", None)
     model = model or path or resolved.model.name
     return serve_line(model, _settings(config, resolved, plan, version), version)
+
+
+def image_of(prepared: Prepared) -> str:
+    """The container that the release's makers publish, for the release that `line_for` is for."""
+    return f"vllm/vllm-openai:v{_version(prepared)}"
+
+
+def _version(prepared: Prepared) -> str:
+    rules = prepared.config.plugins["engine"].make(Engine).rules
+    return rules.version or ".".join(map(str, NEWEST))
 
 
 def why_none(result: Result) -> str:

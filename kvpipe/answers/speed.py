@@ -10,6 +10,7 @@ from kvpipe.physics.bounds import StepBound, read_share
 from kvpipe.physics.peaks import peak_of
 from kvpipe.physics.reads import cache_reads
 from kvpipe.pipeline import Prepared
+from kvpipe.specs.packed_types import WORDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,9 @@ def speed_of(prepared: Prepared, efficiency: float = 1.0) -> Speed:
     if not device.bandwidth_bytes_per_s:
         why = f"no time is shown: device {resolved.device.name} names no bandwidth"
         return Speed(bound=None, why=f"{why} (device.bandwidth_bytes_per_s)")
+    if resolved.cache_dtype in WORDS:
+        why = f"no time is shown: what a step reads of a {resolved.cache_dtype} cache is not known"
+        return Speed(bound=None, why=why)
     try:
         weights = stage_weights(prepared)
     except ConfigError as error:

@@ -1,10 +1,10 @@
 """What makes a bound cache usable: block pool, block tables, prefix cache, request traces.
 
-Imports numpy (the extra `torch` brings it); nothing that plans imports this package.
+Imports numpy; nothing that plans imports this package.
 """
 
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
-from kvpipe.blocks.hashing import MediaRange, PrefixChain, PrefixIdentity
+from kvpipe.blocks.hashing import Chain, MediaRange, PrefixChain, PrefixIdentity
 from kvpipe.blocks.manager import BlockManager
 from kvpipe.blocks.pool import NULL_BLOCK, BlockPool
 from kvpipe.blocks.request import BlockCopy
@@ -16,6 +16,7 @@ __all__ = [
     "BlockError",
     "BlockManager",
     "BlockPool",
+    "Chain",
     "MediaRange",
     "OutOfBlocks",
     "PoolStats",

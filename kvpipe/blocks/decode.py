@@ -47,7 +47,8 @@ class DecodePlan:
         self.spec, self.limits, self.span, self.ranks = spec, limits, span, ranks
         self._entry_of: dict[int, int] = {}
         self._steps: list[DecodeStep] = []
-        self._entries = np.empty((64, _COLUMNS), np.int64)
+        self._entries = np.empty((64, _COLUMNS), np.int64)  # the steps' columns ...
+        self._written = 0  # ... of so many steps: one request alone needs none
 
     def at(self, computed: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[Runs]]:
         """[n, 6] and n: the columns above, and the indices held, of a one-token step of requests
@@ -55,6 +56,8 @@ class DecodePlan:
         self._forget_if_full()
         known = self._entry_of
         entries = [known[c] if c in known else self._learn(c) for c in computed]
+        if self._written < len(self._steps):
+            self._write_entries()
         return self._entries[entries], [self._steps[entry].want for entry in entries]
 
     def step(self, computed: int) -> DecodeStep:
@@ -69,31 +72,28 @@ class DecodePlan:
         if len(self._entry_of) > _MOST:
             self._entry_of.clear()
             self._steps.clear()
+            self._written = 0
+
+    def _write_entries(self) -> None:
+        """The columns of the steps that were learnt since."""
+        first, stop = self._written, len(self._steps)
+        if stop > len(self._entries):
+            self._entries = np.concatenate((self._entries, np.empty((stop, _COLUMNS), np.int64)))
+        self._entries[first:stop] = [step[:_COLUMNS] for step in self._steps[first:]]
+        self._written = stop
 
     def _learn(self, computed: int) -> int:
         entry = len(self._steps)
-        if entry == len(self._entries):
-            self._entries = np.concatenate((self._entries, np.empty_like(self._entries)))
         want = held_at(self.spec, computed, 1, self.limits)
+        if entry and self._steps[-1].until == computed:
+            before = self._steps[-1].want
+        else:
+            before = held_at(self.spec, computed - 1, 1, self.limits)
         until = self._until(computed, want)
-        step = DecodeStep(*self._changes(computed, want), until, *self._positions(computed), want)
-        self._entries[entry] = step[:_COLUMNS]
-        self._steps.append(step)
+        changes = _changes(before, want)
+        self._steps.append(DecodeStep(*changes, until, *self._positions(computed), want))
         self._entry_of[computed] = entry
         return entry
-
-    def _changes(self, computed: int, want: Runs) -> tuple[int, int, int]:
-        before = held_at(self.spec, computed - 1, 1, self.limits)
-        take = [i for i in _ends(want) if not has(before, i)]
-        drop = [i for i in _ends(before) if not has(want, i)]
-        # The one index that is new must be the last, which alone is without content.
-        simple = (
-            len(take) <= 1
-            and len(drop) <= 1
-            and (not take or take[0] == want[-1][-1])
-            and num_indices(want) - num_indices(before) == len(take) - len(drop)
-        )
-        return (take or [-1])[0], (drop or [-1])[0], int(simple)
 
     def _until(self, computed: int, want: Runs) -> int:
         """What is held never goes back as tokens are added: where it changes is found by halving,
@@ -115,6 +115,25 @@ class DecodePlan:
         now = self.spec.written(computed, 1, self.limits)
         later = self.spec.written(computed + 1, 1, self.limits)
         return (now.start, int(later.start == now.start + 1)) if now else (-1, 0)
+
+
+def _changes(before: Runs, want: Runs) -> tuple[int, int, int]:
+    """(TAKE, DROP, SIMPLE) from one step to the next."""
+    if len(before) == 1 == len(want):
+        old, new = before[0], want[0]
+        more, less = new.stop - old.stop, new.start - old.start
+        if 0 <= more <= 1 and 0 <= less <= 1:  # one run that moves on, as nearly all do
+            return (new.stop - 1 if more else -1), (old.start if less else -1), 1
+    take = [i for i in _ends(want) if not has(before, i)]
+    drop = [i for i in _ends(before) if not has(want, i)]
+    # The one index that is new must be the last, which alone is without content.
+    simple = (
+        len(take) <= 1
+        and len(drop) <= 1
+        and (not take or take[0] == want[-1][-1])
+        and num_indices(want) - num_indices(before) == len(take) - len(drop)
+    )
+    return (take or [-1])[0], (drop or [-1])[0], int(simple)
 
 
 def _ends(runs: Runs) -> list[int]:

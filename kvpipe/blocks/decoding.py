@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kvpipe.blocks.errors import BlockError
 from kvpipe.blocks.granting import Granter, Move
-from kvpipe.blocks.hashing import token_bytes
+from kvpipe.blocks.hashing import MAX_TOKEN_ID, token_bytes
 from kvpipe.blocks.prefix_cache import PrefixCache
 from kvpipe.blocks.request import BlockCopy
 from kvpipe.blocks.seats import Seats
@@ -46,7 +46,27 @@ class Decoding:
             raise BlockError(f"{len(rows)} requests but {len(token_ids)} token ids")
         if self.prefixes.enabled:
             token_ids = self._known(rows, token_ids)
+        if len(rows) == 1 <= self.few:
+            return self._one(rows[0], token_ids)
         return self._few(rows, token_ids) if len(rows) <= self.few else self._many(rows, token_ids)
+
+    # --- one alone -------------------------------------------------------------------------------
+    def _one(self, row: int, token_ids: Sequence[int] | None) -> tuple[BlockCopy, ...]:
+        stored_of = self.seats.stored_of
+        stored: int = stored_of[row]
+        copies: tuple[BlockCopy, ...] = ()
+        if stored >= self.granter.until_of[row] and not self.granter.grant_one(row, stored):
+            copies = self._grant([row], [stored])
+        for table, slots in self.groups:
+            slot = table.next_slot_of[row]
+            slots.push_decode(slot)
+            table.next_slot_of[row] = slot + table.advance_of[row]
+        stored_of[row] = stored = stored + 1
+        if token_ids is not None and self.prefixes.enabled:
+            self.seats.pending[row].append(token_ids[0])
+            if not stored % self.prefixes.granule:
+                self._complete(row)
+        return copies
 
     # --- one by one ------------------------------------------------------------------------------
     def _few(self, rows: list[int], token_ids: Sequence[int] | None) -> tuple[BlockCopy, ...]:
@@ -91,7 +111,7 @@ class Decoding:
         for table, slots in self.groups:
             now = table.next_slot[rows]
             table.next_slot[rows] = now + table.advance[rows]
-            slots.extend(now, decode=True)
+            slots.extend_decode(now)
         if token_ids is not None and self.prefixes.enabled:
             self._note_many(given, computed, token_ids)
         return copies
@@ -129,7 +149,8 @@ class Decoding:
         """The ids as a list; BlockError where one is wrong, or missing and needed."""
         if token_ids is not None:
             plain = token_ids if type(token_ids) is list else np.asarray(token_ids).tolist()
-            token_bytes(plain)
+            if len(plain) != 1 or type(plain[0]) is not int or not 0 <= plain[0] <= MAX_TOKEN_ID:
+                token_bytes(plain)
             return plain
         for row in rows:
             if (live := self.seats.at(row)).chain is not None:

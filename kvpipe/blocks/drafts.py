@@ -54,7 +54,7 @@ class Drafts:
         for move, token in zip(moves, tokens, strict=True):
             live, computed = move.live, move.computed
             for table, slots in self.groups:
-                slots.extend(table.draft_slots(live, computed, num_drafts), decode=True)
+                slots.extend_decode(table.draft_slots(live, computed, num_drafts))
             self.seats.stored_of[live.row] = computed + 1
             self.granter.look_anew(live.row)
             live.drafted = move.lookahead

@@ -34,22 +34,6 @@ class EvictionOrder:
 
     def append(self, ids: Ids) -> None:
         """Add blocks that are not in the order, each once; the first of ids is given up first."""
-        stop = self._enter(ids)
-        self._tail = stop
-        self.count += len(ids)
-
-    def append_distinct(self, ids: Ids) -> bool:
-        """The same, unless a block is named twice: then False, and nothing was added."""
-        stop = self._enter(ids)
-        if self._place[ids].tobytes() != np.arange(self._tail, stop, dtype=np.int32).tobytes():
-            self._place[ids] = ABSENT
-            return False
-        self._tail = stop
-        self.count += len(ids)
-        return True
-
-    def _enter(self, ids: Ids) -> int:
-        """Write blocks behind the tail; where it is to move."""
         if not self._ring.size:
             # Half a pool of slack: a compaction pays for at least num_blocks / 2 appends.
             self._ring = np.empty(self._num_blocks + self._num_blocks // 2 + 64, np.int32)
@@ -60,7 +44,8 @@ class EvictionOrder:
         stop = self._tail + len(ids)
         self._ring[self._tail : stop] = ids
         self._place[ids] = np.arange(self._tail, stop, dtype=np.int32)
-        return stop
+        self._tail = stop
+        self.count += len(ids)
 
     def remove(self, ids: Ids) -> None:
         """Take out blocks that are in the order, from wherever they lie."""
@@ -70,7 +55,7 @@ class EvictionOrder:
     def pop(self, num: int) -> Ids:
         """The num oldest blocks, oldest first; num must not exceed count."""
         assert num <= self.count, f"{num} blocks asked of {self.count}"
-        taken: list[Ids] = [np.empty(0, np.intp)]
+        taken: list[Ids] = []
         missing = num
         while missing:
             stop = min(self._tail, self._head + max(missing, 64))
@@ -79,7 +64,7 @@ class EvictionOrder:
             missing -= len(live)
             taken.append(ids[live])
             self._head = stop if missing else self._head + int(live[-1]) + 1
-        popped = np.concatenate(taken)
+        popped = taken[0] if len(taken) == 1 else np.concatenate((*taken, np.empty(0, np.intp)))
         self.remove(popped)
         return popped
 

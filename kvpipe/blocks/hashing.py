@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from struct import error as struct_error
 from struct import iter_unpack, pack
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -83,11 +84,29 @@ def token_bytes(tokens: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
     return given.astype("<u4").tobytes()
 
 
-@dataclass
-class PrefixChain:
-    """The keys of one request, granule by granule, as its tokens become known."""
+class Chain(Protocol):
+    """Names of everything before the end of each granule of one request: two are equal exactly
+    where all before them is. num_tokens: as many as are known."""
 
     granule: int  # tokens
+    num_tokens: int
+
+    def extend(self, tokens: Sequence[int] | npt.NDArray[np.integer]) -> None:
+        """Append tokens."""
+        ...
+
+    def keys_at(self, granules: range) -> list[bytes]:
+        """The keys at the ends of these whole granules."""
+        ...
+
+    def copy(self) -> Chain: ...
+
+
+@dataclass
+class PrefixChain:
+    """The keys of one request, granule by granule, as its tokens become known (a `Chain`)."""
+
+    granule: int
     identity: PrefixIdentity = field(default_factory=PrefixIdentity)
     keys: list[bytes] = field(default_factory=list)
     num_tokens: int = 0
@@ -106,13 +125,17 @@ class PrefixChain:
         whole = len(raw) // size * size
         keys, media = self.keys, self.identity.media
         key = keys[-1] if keys else self._root
-        for (tokens_of_one,) in iter_unpack(f"{size}s", raw[:whole]):
+        pieces = iter_unpack(f"{size}s", raw[:whole]) if whole != size else ((raw[:size],),)
+        for (tokens_of_one,) in pieces:
             content = key + tokens_of_one
             if media:
                 content += self._media_bytes(len(keys) * self.granule)
             key = sha256(content).digest()
             keys.append(key)
         self._pending = raw[whole:]
+
+    def keys_at(self, granules: range) -> list[bytes]:
+        return self.keys[granules.start : granules.stop : granules.step]
 
     def _media_bytes(self, first_token: int) -> bytes:
         """The inputs that overlap the granule at first_token, and which part of each."""

@@ -26,12 +26,14 @@ from kvpipe.blocks.decoding import Decoding
 from kvpipe.blocks.drafts import Drafts
 from kvpipe.blocks.errors import BlockError
 from kvpipe.blocks.granting import Granter, Move
-from kvpipe.blocks.hashing import PrefixChain, PrefixIdentity, token_bytes
+from kvpipe.blocks.hashing import Chain, PrefixChain, PrefixIdentity, token_bytes
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.prefix_cache import PrefixCache
 from kvpipe.blocks.request import BlockCopy, LiveRequest, PrefixStats, SwappedRequest
+from kvpipe.blocks.scratch import StepArray, StepScratch
 from kvpipe.blocks.seats import Seats
-from kvpipe.blocks.step import GroupSlots, Slots
+from kvpipe.blocks.slots import Slots
+from kvpipe.blocks.step import GroupSlots
 from kvpipe.blocks.table import GroupTable
 from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.specs.base import RequestLimits
@@ -66,8 +68,13 @@ class BlockManager:
             GroupTable(group, limits, max_num_requests, absent_block, context_rank)
             for group in config.groups
         ]
+        if prefix_caching and any(config.scratch):
+            raise BlockError(
+                "scratch keeps no prefixes: plan with prefix caching, or serve without"
+            )
         self.prefixes = PrefixCache(self.pool, self.tables, prefix_caching)
-        self._granter = Granter(self.pool, self.tables, limits, max_num_requests)
+        self._scratch = StepScratch(self.pool, self.tables, config.scratch)
+        self._granter = Granter(self.pool, self.tables, limits, max_num_requests, self._scratch)
         self._seats = Seats(max_num_requests)
         self._slots = [GroupSlots(kv_sharing_fast_prefill) for _ in self.tables]
         groups = list(zip(self.tables, self._slots, strict=True))
@@ -101,7 +108,7 @@ class BlockManager:
         *,
         identity: PrefixIdentity | None = None,
         encoder_tokens: int | None = None,
-        chain: PrefixChain | None = None,
+        chain: Chain | None = None,
     ) -> int:
         """A new request. Returns how many of its first tokens are cached: their blocks are held
         from now on and need not be computed. At least one token of the prompt always remains.
@@ -116,8 +123,9 @@ class BlockManager:
         if not self.prefix_caching:
             chain = None
         elif chain is None and prompt_tokens is not None:
-            chain = PrefixChain(self.granule, identity or PrefixIdentity())
-            chain.extend(prompt_tokens)
+            hashed = PrefixChain(self.granule, identity or PrefixIdentity())
+            hashed.extend(prompt_tokens)
+            chain = hashed
         if prompt_tokens is not None:
             self._granter.refuse_length(request, len(prompt_tokens))
         elif chain is not None:
@@ -141,14 +149,16 @@ class BlockManager:
         computed = int(self._seats.num_tokens[live.row])
         self._check_step(live, computed, num_new_tokens, num_lookahead_tokens, token_ids)
         lookahead = min(num_lookahead_tokens, self.limits.max_model_len - computed - num_new_tokens)
-        copies = self._granter.grant([Move(live, computed, num_new_tokens, lookahead)])
-        for table, slots in zip(self.tables, self._slots, strict=True):
+        copies = self._granter.grant([Move(live, computed, num_new_tokens, lookahead, True)])
+        for g, (table, slots) in enumerate(zip(self.tables, self._slots, strict=True)):
             written = table.spec.written(computed, num_new_tokens, live.limits)
-            slots.extend(table.slots(live.row, written), decode=False)
+            self._scratch.note_written(g, live.row, written, len(slots.all))
+            slots.all.extend_later(table.later_slots(live.row, written))
         self._seats.num_tokens[live.row] = computed + num_new_tokens
         self._granter.look_anew(live.row)
         if live.chain is not None:
-            live.pending.extend(np.asarray(token_ids).tolist())
+            if len(token_ids):
+                live.pending.extend(np.asarray(token_ids).tolist())
             self.prefixes.complete(live, computed, num_new_tokens)
         return copies
 
@@ -199,6 +209,7 @@ class BlockManager:
             if len(blocks):
                 self.pool.free(blocks)
             table.clear(live.row)
+        self._scratch.forget(live.row)
         self._seats.unseat(live)
 
     # --- host memory -------------------------------------------------------------------------
@@ -234,9 +245,28 @@ class BlockManager:
     # --- what kernels read -------------------------------------------------------------------
     def begin_step(self) -> None:
         """The step before has run: forget its slots; the states it computed may be hit."""
-        self.prefixes.begin_step()
+        self.end_step()
+        self.prefixes.unwritten.clear()
         for slots in self._slots:
             slots.clear()
+
+    def end_step(self) -> None:
+        """The step has run: its scratch is free. (`begin_step` says so too.)"""
+        self._scratch.end_step()
+
+    @property
+    def scratch(self) -> StepScratch:
+        """What this step keeps in scratch, for the layers of groups that do."""
+        return self._scratch
+
+    def step_table(self, group: int, requests: Sequence[Hashable]) -> StepArray:
+        """[R, W] entries of a group whose step uses scratch (`scratch.used_by`), in the units of
+        its `GroupScratch`; each layer has its own (`of_layer`)."""
+        return self._scratch.table(group, self._seats.rows(requests))
+
+    def step_slots(self, group: int) -> StepArray:
+        """[T] the same of the slots that this step writes, in the order of `slot_mapping`."""
+        return self._scratch.slots_of(group, self.slot_mapping(group))
 
     def slot_mapping(self, group: int | str) -> Slots:
         """[T] int64, contiguous: the slots that this step writes in a group (or in a layer's), in
@@ -344,7 +374,8 @@ class BlockManager:
                 "fit (max_num_batched_tokens): allocate a smaller chunk"
             )
         self._granter.refuse_length(live.name, computed + new)
-        token_bytes(token_ids)
+        if len(token_ids):
+            token_bytes(token_ids)
         known = live.known_tokens + len(token_ids)
         if live.chain is not None and known < computed + new:
             raise BlockError(

@@ -13,12 +13,12 @@ Every call checks before it changes: after a BlockError or OutOfBlocks nothing h
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from kvpipe.blocks import states
 from kvpipe.blocks.checks import Ids, refuse_repeats, refuse_where, valid_ids
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
 from kvpipe.blocks.eviction import EvictionOrder
@@ -29,15 +29,7 @@ NULL_BLOCK = 0
 
 _ONE_REFERENCE = 2
 _KEYED = 1
-# For frees of n <= 256 blocks, made once: what the states must be, and n distinct stamps.
-_SHORT = 256
-_PLAIN = [np.full(n, _ONE_REFERENCE, np.int32).tobytes() for n in range(_SHORT + 1)]
-_ALL_KEYED = [np.full(n, _ONE_REFERENCE | _KEYED, np.int32).tobytes() for n in range(_SHORT + 1)]
-_STAMPS = [-1 - np.arange(n, dtype=np.int32) for n in range(_SHORT + 1)]
-_STAMP_BYTES = [stamps.tobytes() for stamps in _STAMPS]
-_INTP = np.dtype(np.intp)
-# The bytes that carry the signs of an index array: all below 0x80 (ASCII) iff no id is negative.
-_SIGNS = slice(7 if sys.byteorder == "little" else 0, None, 8)
+_HELD = _ONE_REFERENCE | _KEYED
 
 
 class BlockPool:
@@ -147,6 +139,13 @@ class BlockPool:
 
     def share(self, ids: npt.ArrayLike) -> None:
         """One more reference for blocks in use, or free with keyed content (a prefix hit)."""
+        ids = np.asarray(ids)
+        before = states.read(self._state, ids)
+        if states.alike(before, _KEYED) and states.turn(self._state, ids, before, _HELD):
+            self._cached.remove(ids)
+            self._revived += len(ids)
+            self._shared += len(ids)
+            return
         ids = valid_ids(ids, self.num_blocks)
         state = self._state[ids]
         refuse_where(ids, state < _KEYED, "is free and has no content: it cannot be shared")
@@ -162,17 +161,17 @@ class BlockPool:
     def free(self, ids: npt.ArrayLike) -> None:
         """Drop one reference of each block. ids [n] in chain order: the last is evicted first, so
         that what is left of a cached chain is a prefix."""
-        if type(ids) is np.ndarray and ids.dtype is _INTP and 0 < (num := len(ids)) <= _SHORT:
-            if num == 1:
+        if type(ids) is np.ndarray and ids.dtype == np.intp:
+            if len(ids) == 1:
                 self.free_one(ids.item())
                 return
-            try:
-                before = self._state[ids].tobytes()
-            except IndexError:
-                before = b""  # a foreign id: valid_ids says which
-            if before == _PLAIN[num] and self._free_plain(ids, num):
-                return
-            if before == _ALL_KEYED[num] and self._free_keyed(ids, num):
+            before = states.read(self._state, ids)
+            if states.alike(before, _ONE_REFERENCE):
+                if states.turn(self._state, ids, before, 0):
+                    self._push(ids, len(ids))
+                    return
+            elif not self.index.has_copies and self._all_idle(ids, before):
+                self._cached.append(ids[::-1])
                 return
         self._free_mixed(valid_ids(ids, self.num_blocks))
 
@@ -189,36 +188,14 @@ class BlockPool:
         else:
             self._free_mixed(valid_ids([block], self.num_blocks))
 
-    def _free_plain(self, ids: Ids, num: int) -> bool:
-        """The same of several without content. Distinct stamps both mark them free and show an id
-        that was named twice: only one of its stamps can be read back. False: one is foreign."""
-        if not ids.tobytes()[_SIGNS].isascii():
+    def _all_idle(self, ids: Ids, before: bytes) -> bool:
+        """Whether these had content and one reference each, which they have no longer."""
+        in_use = self._head - 1 - self._cached.count
+        if not states.alike(before, _HELD) or not states.turn(self._state, ids, before, _KEYED):
             return False
-        state = self._state
-        state[ids] = _STAMPS[num]
-        if state[ids].tobytes() != _STAMP_BYTES[num]:
-            state[ids] = _ONE_REFERENCE
-            refuse_repeats(ids)
-        head = self._head
-        if head - self._cached.count > self._peak:
-            self._peak = head - 1 - self._cached.count
-        self._head = start = head - num
-        self._stack_at[start:head] = ids  # type: ignore[call-overload]  # a buffer, as of 3.12
-        self._freed += num
-        return True
-
-    def _free_keyed(self, ids: Ids, num: int) -> bool:
-        """The same of several whose last references these are, all with content. False: nothing
-        was done, since one is foreign, named twice, or has a copy."""
-        if self.index.has_copies or not ids.tobytes()[_SIGNS].isascii():
-            return False
-        if not self._cached.append_distinct(ids[::-1]):
-            return False
-        in_use = self._head - 1 - self._cached.count + num
         if in_use > self._peak:
             self._peak = in_use
-        self._state[ids] = _KEYED
-        self._freed += num
+        self._freed += len(ids)
         return True
 
     def _free_mixed(self, ids: Ids) -> None:
@@ -253,18 +230,20 @@ class BlockPool:
         """Say what blocks in use hold, so that `lookup` finds them. A block that nobody holds and
         whose content one of ids holds too becomes empty; beside one in use, it stays a copy (see
         `PrefixIndex`). Returns for how many keys one of ids is found."""
-        ids = valid_ids(ids, self.num_blocks)
-        state = self._state[ids]
-        refuse_where(ids, state < _ONE_REFERENCE, "is not in use: it holds nothing to register")
-        refuse_where(ids, state & _KEYED == 1, "already has a key")
-        refuse_repeats(ids)
+        ids = np.asarray(ids)
+        before = states.read(self._state, ids)
+        plain = states.alike(before, _ONE_REFERENCE)
+        if not (plain and states.turn(self._state, ids, before, _HELD)):
+            ids = valid_ids(ids, self.num_blocks)
+            state = self._state[ids]
+            refuse_where(ids, state < _ONE_REFERENCE, "is not in use: it holds nothing to register")
+            refuse_where(ids, state & _KEYED == 1, "already has a key")
+            refuse_repeats(ids)
+            self._state[ids] = state | _KEYED
         blocks = ids.tolist()
         if self.index.knows_any(keys):
-            new = sum(map(self._enter, blocks, keys))
-        else:
-            new = self.index.enter_all(keys, blocks)
-        self._state[ids] = state | _KEYED
-        return new
+            return sum(map(self._enter, blocks, keys))
+        return self.index.enter_all(keys, blocks)
 
     def register_one(self, block: int, key: bytes) -> None:
         """The same of a single block."""

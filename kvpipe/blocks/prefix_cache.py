@@ -15,18 +15,20 @@ from math import gcd
 
 import numpy as np
 
-from kvpipe.blocks.hashing import PrefixChain
+from kvpipe.blocks.hashing import Chain
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.request import LiveRequest, PrefixStats
 from kvpipe.blocks.table import GroupTable
 from kvpipe.specs.answers import held_at
 from kvpipe.specs.runs import below, indices
 
+_FIRST = 32  # blocks of a group
 _Found = Mapping[int, Sequence[int | None]]  # group -> block of each index, None: not cached
 
 
 class PrefixCache:
-    """enabled: asked for, and possible. granule: tokens between two keys of a chain."""
+    """enabled: asked for, and possible. granule: tokens between two keys of a chain. unwritten:
+    blocks of states that this very step computes; `begin_step` empties it."""
 
     def __init__(self, pool: BlockPool, tables: Sequence[GroupTable], wanted: bool) -> None:
         self.pool, self.tables = pool, tables
@@ -37,17 +39,12 @@ class PrefixCache:
         # but for the first group's, which are the shorter ones.
         self._suffixes = [group.to_bytes(2, "little") * bool(group) for group in range(len(tables))]
         self._queried = self._hit = 0
-        self._unwritten: set[int] = set()  # blocks of states that this step computes
-
-    def begin_step(self) -> None:
-        """The step before has run: all that it computed may be read."""
-        if self._unwritten:
-            self._unwritten.clear()
+        self.unwritten: set[int] = set()
 
     def stats(self) -> PrefixStats:
         return PrefixStats(queried_tokens=self._queried, hit_tokens=self._hit)
 
-    def claim(self, live: LiveRequest, chain: PrefixChain) -> int:
+    def claim(self, live: LiveRequest, chain: Chain) -> int:
         """Hold the blocks of the longest prefix that every group can serve, and that leaves a token
         to compute. Returns its length in tokens."""
         if not chain.num_tokens:
@@ -59,30 +56,34 @@ class PrefixCache:
         self._hit += length
         return length
 
-    def _longest(self, chain: PrefixChain, length: int) -> tuple[int, _Found]:
-        """Each group lowers the length to what it can serve, until none does."""
-        found: dict[int, list[int | None]] = {}
-        cached: dict[int, list[bool]] = {}
-        settled = False
+    def _longest(self, chain: Chain, length: int) -> tuple[int, _Found]:
+        """Each group lowers the length to what it can serve, until none does. Most prompts are new:
+        _FIRST blocks are looked up, then four times as many, and so on; what was not yet is taken
+        for cached, which can only make the length too long."""
+        found: dict[int, list[int | None]] = {g: [] for g in range(len(self.tables))}
+        most, settled = _FIRST, False
         while not settled:
             settled = True
             for g, table in enumerate(self.tables):
                 num = length // table.span
-                if g not in found:
-                    found[g] = self._find(chain, g, num)
-                    cached[g] = [block is not None for block in found[g]]
-                del cached[g][num:]  # the length only falls
-                served = table.spec.hit_length(cached[g])
-                if served * table.ranks < length:
-                    length, settled = served * table.ranks, False
+                blocks = found[g]
+                if len(blocks) < min(num, most):
+                    blocks += self._find(chain, g, range(len(blocks), min(num, most)))
+                cached = [block is not None for block in blocks[:num]]
+                cached += [True] * (num - len(cached))
+                served = table.spec.hit_length(cached) * table.ranks
+                if served < length:
+                    length, settled = served, False
+                elif len(blocks) < num:
+                    most, settled = 4 * most, False
         return length, found
 
-    def _find(self, chain: PrefixChain, group: int, num: int) -> list[int | None]:
-        """[num] the block that holds each index of a chain in a group, None where none may be read
-        by this step."""
-        found = self.pool.lookup(self._keys(chain, group, range(num)))
-        if self._unwritten and self.tables[group].is_state:
-            return [None if block in self._unwritten else block for block in found]
+    def _find(self, chain: Chain, group: int, at: range) -> list[int | None]:
+        """The block that holds each of those indices of a chain in a group, None where none may be
+        read by this step."""
+        found = self.pool.lookup(self._keys(chain, group, at))
+        if self.unwritten and self.tables[group].is_state:
+            return [None if block in self.unwritten else block for block in found]
         return found
 
     def _hold(self, live: LiveRequest, found: _Found, length: int) -> None:
@@ -90,8 +91,7 @@ class PrefixCache:
         for g, table in enumerate(self.tables):
             want = held_at(table.spec, length, 0, live.limits)
             held = below(want, length // table.span)
-            pairs = [(i, b) for i in indices(held) if (b := found[g][i]) is not None]
-            rows.append((table, held, [i for i, _ in pairs], [b for _, b in pairs]))
+            rows.append((table, held, *_present(indices(held), found[g])))
         self.pool.share([block for *_, blocks in rows for block in blocks])
         for table, held, at, blocks in rows:
             table.put(live.row, at, blocks)
@@ -109,15 +109,18 @@ class PrefixCache:
             # A block is complete when its last position is written.
             first = max(computed // table.span, -(-(written.start + 1) // table.span) - 1)
             completed = range(first, (computed + new) // table.span)
-            if len(completed):
-                blocks = table.blocks(live.row, completed)
-                keys = self._keys(chain, g, completed)
-                here = np.flatnonzero(blocks > 0)
-                if len(here) < len(blocks):
-                    blocks, keys = blocks[here], [keys[i] for i in here]
-                self.pool.register(blocks, keys)
-                if table.is_state:
-                    self._unwritten.update(blocks.tolist())
+            if completed:
+                self._register(live.row, chain, g, completed)
+
+    def _register(self, row: int, chain: Chain, group: int, completed: range) -> None:
+        table = self.tables[group]
+        blocks, keys = table.blocks(row, completed), self._keys(chain, group, completed)
+        if blocks.min() < 1:
+            here = np.flatnonzero(blocks > 0)
+            blocks, keys = blocks[here], [keys[i] for i in here]
+        self.pool.register(blocks, keys)
+        if table.is_state:
+            self.unwritten.update(blocks.tolist())
 
     def complete_at(self, live: LiveRequest, stored: int) -> None:
         """The same after a decode step, which brought the `stored`-th token."""
@@ -125,7 +128,8 @@ class PrefixCache:
         assert chain is not None
         chain.extend(live.pending)
         live.pending.clear()
-        key = chain.keys[stored // self.granule - 1]
+        granule = stored // self.granule - 1
+        (key,) = chain.keys_at(range(granule, granule + 1))
         for g, table in enumerate(self.tables):
             if stored % table.span:
                 continue
@@ -133,10 +137,18 @@ class PrefixCache:
             if block > 0:
                 self.pool.register_one(block, key + self._suffixes[g])
                 if table.is_state:
-                    self._unwritten.add(block)
+                    self.unwritten.add(block)
 
-    def _keys(self, chain: PrefixChain, group: int, indices: range) -> list[bytes]:
+    def _keys(self, chain: Chain, group: int, at: range) -> list[bytes]:
         """The keys of the group's blocks at those indices."""
         ratio, suffix = self.tables[group].span // self.granule, self._suffixes[group]
-        ends = chain.keys[(indices.start + 1) * ratio - 1 : indices.stop * ratio : ratio]
+        ends = chain.keys_at(range((at.start + 1) * ratio - 1, at.stop * ratio, ratio))
         return [key + suffix for key in ends] if suffix else ends
+
+
+def _present(at: Sequence[int], blocks: Sequence[int | None]) -> tuple[Sequence[int], list[int]]:
+    """Those indices at which there is a block, and the blocks."""
+    pairs = [(i, block) for i in at if (block := blocks[i]) is not None]
+    if len(pairs) == len(at):
+        return at, [block for _, block in pairs]
+    return [i for i, _ in pairs], [block for _, block in pairs]

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvpipe.blocks.hashing import PrefixChain
+from kvpipe.blocks.hashing import Chain
 from kvpipe.specs.base import RequestLimits
 from kvpipe.specs.runs import Runs
 
@@ -21,7 +21,7 @@ class LiveRequest:
     name: Hashable
     row: int
     limits: RequestLimits
-    chain: PrefixChain | None
+    chain: Chain | None
     pending: list[int] = field(default_factory=list)
     forked: bool = False
     drafted: int = 0

@@ -6,39 +6,57 @@ Contiguous int64, filled as requests are granted tokens: nothing is gathered whe
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Slots = npt.NDArray[np.int64]
+from kvpipe.blocks.slots import LaterSlots, Slots
 
 
 class GrowingSlots:
-    """A contiguous run of slots that is emptied without being freed."""
+    """A contiguous run of slots that is emptied without being freed. Those of prompts are written
+    out when somebody asks: a simulated engine never does."""
 
     def __init__(self) -> None:
         self._array = np.empty(1024, np.int64)
         self._at = self._array.data  # the same memory, for one slot at a time
         self._used = 0
+        self._later: list[tuple[int, LaterSlots]] = []  # first place, and what belongs there
 
     def clear(self) -> None:
         self._used = 0
+        if self._later:
+            self._later.clear()
+
+    def __len__(self) -> int:
+        return self._used
 
     def push(self, slot: int) -> None:
         if self._used == len(self._array):
-            self.extend(np.array([slot]))
-            return
+            self._make_room(1)
         self._at[self._used] = slot
         self._used += 1
 
     def extend(self, slots: Slots) -> None:
-        stop = self._used + len(slots)
+        start = self._make_room(len(slots))
+        self._used = start + len(slots)
+        self._array[start : self._used] = slots
+
+    def extend_later(self, slots: LaterSlots) -> None:
+        start = self._make_room(len(slots.positions))
+        self._used = start + len(slots.positions)
+        self._later.append((start, slots))
+
+    def view(self) -> Slots:
+        for start, slots in self._later:
+            self._array[start : start + len(slots.positions)] = slots.now()
+        self._later.clear()
+        return self._array[: self._used]
+
+    def _make_room(self, num: int) -> int:
+        """For num more; where they begin."""
+        stop = self._used + num
         if stop > len(self._array):
             self._array = np.concatenate((self._array, np.empty(stop, np.int64)))
             self._at = self._array.data
-        self._array[self._used : stop] = slots
-        self._used = stop
-
-    def view(self) -> Slots:
-        return self._array[: self._used]
+        return self._used
 
 
 class GroupSlots:
@@ -48,18 +66,18 @@ class GroupSlots:
         self.all = GrowingSlots()
         self.decode = GrowingSlots()
         self._keep_decode = keep_decode
+        if not keep_decode:  # one call less a step and request
+            self.clear, self.push_decode = self.all.clear, self.all.push
 
     def clear(self) -> None:
         self.all.clear()
-        if self._keep_decode:
-            self.decode.clear()
+        self.decode.clear()
 
     def push_decode(self, slot: int) -> None:
         self.all.push(slot)
-        if self._keep_decode:
-            self.decode.push(slot)
+        self.decode.push(slot)
 
-    def extend(self, slots: Slots, *, decode: bool) -> None:
+    def extend_decode(self, slots: Slots) -> None:
         self.all.extend(slots)
-        if decode and self._keep_decode:
+        if self._keep_decode:
             self.decode.extend(slots)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kvpipe.blocks.decode import ADVANCE, DROP, POSITION, SIMPLE, TAKE, DecodePlan, DecodeStep
 from kvpipe.blocks.request import LiveRequest
+from kvpipe.blocks.slots import LaterSlots, Paging
 from kvpipe.cache.plan import KVCacheGroupSpec
 from kvpipe.specs.answers import held_at
 from kvpipe.specs.base import RequestLimits, cdiv
@@ -23,15 +25,18 @@ from kvpipe.specs.runs import Runs, has, indices
 Ids = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """What one step does to one row, as indices of the row: blocks that are no longer needed, that
-    must be had, and that must be copied because another request reads them too."""
+    must be had, and that must be copied because another request reads them too. aside: indices that
+    lie in scratch for this step. moved: (old, new) indices of blocks whose content goes to scratch
+    while they become the blocks of tokens that stay (see `scratch`)."""
 
     want: Runs
     drop: Sequence[int]
     take: Sequence[int]
     copy: Sequence[int] = ()
+    aside: Sequence[int] = ()
+    moved: Sequence[tuple[int, int]] = ()
 
     @property
     def num_new(self) -> int:
@@ -50,6 +55,7 @@ class GroupTable:
         self.span = group.spec.tokens_per_block(limits)
         self.block_size = group.spec.block_size
         self.ranks = self.span // self.block_size
+        self.paging = Paging(self.span, self.block_size, self.ranks, rank)
         # A state keeps its speculative tokens in blocks of its own (`resident` counts them).
         first = group.spec.of_layer(group.layer_names[0]) if group.layer_names else group.spec
         self.is_state = first.is_state
@@ -143,30 +149,12 @@ class GroupTable:
     # --- slots -------------------------------------------------------------------------------
     def slots(self, row: int, positions: range) -> npt.NDArray[np.int64]:
         """[len(positions)] slot of each position of the row on this rank, -1 where it has none."""
-        if not positions:
-            return np.empty(0, np.int64)
-        first, last = positions.start // self.span, (positions.stop - 1) // self.span
-        blocks = np.full(last + 1 - first, -1, np.int64)
-        known = self.ids[row, first : last + 1]
-        blocks[: len(known)] = known
-        starts = np.where(blocks > 0, blocks * self.block_size, -1)
-        if len(positions) >= self.span:
-            skipped = first * self.span
-            slots = self._whole(starts).reshape(-1)
-            return slots[positions.start - skipped : positions.stop - skipped]
-        index, offset = np.divmod(np.arange(positions.start, positions.stop), self.span)
-        start = starts[index - first]
-        elsewhere = offset % self.ranks != self.rank
-        return np.where((start < 0) | elsewhere, -1, start + offset // self.ranks)
+        return self.later_slots(row, positions).now()
 
-    def _whole(self, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """[len(starts), span] the slots of whole indices; starts: each one's first, -1: none."""
-        offset = np.arange(self.span)
-        slots: npt.NDArray[np.int64] = starts[:, None] + offset // self.ranks
-        slots[starts < 0] = -1
-        if self.ranks > 1:
-            slots[:, offset % self.ranks != self.rank] = -1
-        return slots
+    def later_slots(self, row: int, positions: range) -> LaterSlots:
+        """The same, not yet written out: the row may change meanwhile."""
+        held = self.ids[row, self.paging.indices(positions)].copy()
+        return LaterSlots(self.paging, held, positions)
 
     # --- drafted tokens (see `drafts`) ----------------------------------------------------------
     def draft_room(self, limits: RequestLimits) -> int:

@@ -8,10 +8,12 @@ the folder and its files, sweeps, exit codes, `--help`, completion. The tutorial
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from kvpipe.errors import KvpipeError, Problem
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.sweep_table import Column
@@ -45,10 +47,17 @@ class Command(ABC):
     columns: ClassVar[tuple[Column, ...]] = ()
     legend: ClassVar[tuple[str, ...]] = ()
     fields: ClassVar[tuple[str, ...]] = ()
+    stays: ClassVar[bool] = False
     Options: ClassVar[type[BaseModel]] = CommandOptions
 
     def __init__(self, options: Any) -> None:
         self.options = options
+
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        """What is wrong in the sections that this command alone reads, of the composed values: it
+        is told beside the mistakes in all others."""
+        return ()
 
     @abstractmethod
     def run(self, prepared: Prepared, job: str | None) -> Answer:
@@ -57,3 +66,7 @@ class Command(ABC):
         ConfigError for what only this command can see to be wrong (nothing is written then);
         DoesNotFit where the memory is too small to answer at all.
         """
+
+    def pictures_of_failure(self, prepared: Prepared, error: KvpipeError) -> Mapping[str, str]:
+        """File name -> SVG: what a job that came to nothing leaves all the same."""
+        return {}

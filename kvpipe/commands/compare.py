@@ -5,12 +5,15 @@ Files: compare.json (every figure) and cards.svg (the cards side by side).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from kvpipe.answers.engine_comparison import Compared, compare_engines
+from kvpipe.answers.engine_comparison import Compared, check_names, compare_engines
 from kvpipe.answers.speed import speed_of
+from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command, CommandOptions
+from kvpipe.errors import Problem, problems_of
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.cards import cards
@@ -29,8 +32,13 @@ class Compare(Command):
     example = "kvpipe compare model=llama device=h100_80gb scheduler.max_model_len=8192"
     files = ("compare.json", "cards.svg")
     columns = tuple(Column(title=name, align="r", text=figure(f"users_{name}")) for name in SHOWN)
-    legend = ("users of max_model_len, all decoding, by engine; - where it refuses",)
+    legend = (f"users of max_model_len, steady ({ENDS['steady']}), by engine; - where it refuses",)
     fields = tuple(f"users_{name}" for name in SHOWN)
+
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        named = (raw.get("command") or {}).get("engines")
+        return problems_of(lambda: check_names(named)) if isinstance(named, list) else ()
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """Exit 1 where no engine runs a request; what one refuses stands in the table."""

@@ -17,6 +17,7 @@ from kvpipe.answers.remedies import Advice, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.full_card import of_full_card
+from kvpipe.commands.pasted_flags import of_flags, of_whole_prompts, refused_flags, unread
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
@@ -29,6 +30,7 @@ from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.of_run import report_input
 from kvpipe.request.changed import changed
 from kvpipe.stages.profiling.base import MemoryProfile
+from kvpipe.text.figures import count
 
 MOST_LINES = 20
 MOST_TROUBLES = 8
@@ -43,6 +45,13 @@ _ITEMS = (
     ("available_kv", "left for the cache"),
     ("pools", "arrays of the cache"),
 )
+
+
+_SELF_EVIDENT = {
+    "scheduler.max_model_len",
+    "cache.gpu_memory_utilization",
+    "parallel.tensor_parallel_size",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +82,8 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
         *card,
         *_of_the_log(log, compared),
         *(() if card else _of_the_plan(prepared, error)),
+        *of_whole_prompts(pasted),
+        *of_flags(pasted),
         *(_of_note(note) for note in notes if note.is_warning),
     ]
     troubles.sort(key=lambda trouble: not trouble.stops)
@@ -141,8 +152,8 @@ def _about(pasted: PastedRequest) -> str:
     ranks = len(resolved.ranks)
     where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
     if log is None:
-        return f"a command line: {where}, estimated"
-    return f"the log of {_ended(log)}: {_engine(log)}, {where}"
+        return f"a command line: {where}, estimated{unread(pasted)}"
+    return f"the log of {_ended(log)}: {_engine(log)}, {where}{unread(pasted)}"
 
 
 def _engine(log: EngineLog) -> str:
@@ -188,8 +199,8 @@ def _capacity(
     if plan is not None and plan.capacity is not None:
         held = plan.capacity
         yield (
-            f"{plan.num_blocks:,} blocks hold {held.requests_steady:,} requests of "
-            f"{held.request_len:,} tokens at once, the longest {held.longest_request:,}"
+            f"{count(plan.num_blocks, 'block')} hold {count(held.requests_steady, 'request')} of "
+            f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
         )
     if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
         best = compared.agreeing[-1]
@@ -239,15 +250,24 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Troub
         return
     ways = _distinct_ways([*ways_out(prepared), *more_room(prepared)])
     change = dict(ways[0].changes) if ways else None
-    told = ", or ".join(words_of(way.changes) for way in ways)
+    told = ", or ".join(map(_told_way, ways))
     why = ". ".join(line.rstrip(".") for line in error.lines())
     planned = f"Planned, and fits: {told}" if told else "No single change of settings makes it fit"
     yield Trouble(text=f"{in_flags(why)}. {planned}", stops=True, change=change)
 
 
+def _told_way(way: Advice) -> str:
+    """With what it brings about, where that does not follow from the setting itself."""
+    is_plain = not way.promise or set(way.changes) <= _SELF_EVIDENT
+    return words_of(way.changes) + ("" if is_plain else f" ({way.promise})")
+
+
 def _distinct_ways(ways: list[Advice]) -> list[Advice]:
     """The first of those that change the same settings."""
-    return list({tuple(way.changes): way for way in reversed(ways)}.values())[::-1]
+    found: dict[frozenset[str], Advice] = {}
+    for way in ways:
+        found.setdefault(frozenset(way.changes), way)
+    return list(found.values())
 
 
 def _of_note(note: Note) -> Trouble:
@@ -268,7 +288,7 @@ def _paste(pasted: PastedRequest, plan: Plan | None, troubles: list[Trouble]) ->
     if command is not None and (changes or not stopping):
         said = said_changes(prepared.said, prepared.raw)
         for change in changes or [{}]:
-            if line := changed_line(command, {**said, **change}):
+            if line := changed_line(command, {**said, **change}, refused_flags(pasted)):
                 return line
     for change in changes:
         try:

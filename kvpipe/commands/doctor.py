@@ -40,12 +40,13 @@ class Doctor(Command):
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         path = self.options.path
-        if path is None:
+        if not path or not path.strip():
             knob = (
                 'kvpipe doctor FILE, kvpipe doctor "vllm serve ...", or kvpipe doctor - for what '
             )
+            got = "null" if path is None else f"an empty word, '{path}'"
             raise ConfigError(
-                Problem("command.path", "a file to look at", "null", f"{knob}is piped in")
+                Problem("command.path", "a file to look at", got, f"{knob}is piped in")
             )
         with _kept(str(SAMPLE) if path == "sample" else path) as kept:
             try:

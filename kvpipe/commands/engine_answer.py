@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from kvpipe.answers.engine_question import question_of
+from kvpipe.answers.engine_ways import engine_ways_line, serves
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import PlannedEngine
+from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.engine_plan import document, sections, summary
 from kvpipe.request.want import requests_asked
+from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, lay_out
 
 
@@ -21,32 +24,44 @@ def planned_engine(prepared: Prepared) -> PlannedEngine | None:
     return made if isinstance(made, PlannedEngine) else None
 
 
-def answer_of_engine(prepared: Prepared, engine: PlannedEngine) -> Answer:
-    plan = plan_engine(engine, question_of(prepared))
+def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None = None) -> Answer:
+    """job: of a sweep, which compares its own changes."""
+    try:
+        plan = plan_engine(engine, question_of(prepared))
+    except DoesNotFit as error:
+        raise error if job is not None else error.with_advice(*engine_ways_line(prepared)) from None
     resolved = prepared.resolved
     model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
     asked = requests_asked(prepared.config.want)
-    serves = plan.users.steady >= asked
+    fits = serves(plan, asked)
+    told = "" if fits else _fewer(plan, asked)
+    line, changes = engine_ways_line(prepared) if told and job is None else ("", ())
+    advice = {"advice": [dict(change) for change in changes]} if line else {}
     return Answer(
-        status="fits" if serves else "does_not_fit",
-        exit_code=0 if serves else 1,
+        status="fits" if fits else "does_not_fit",
+        exit_code=0 if fits else 1,
         lines=partial(lay_out, sections(plan, model, resolved.device.name)),
         verdict=_verdict(plan, asked),
-        document=document(plan, prepared),
+        document=document(plan, prepared) | advice,
         fields=summary(plan),
-        complaints=() if serves else (_fewer(plan, asked),),
+        complaints=tuple(filter(None, (told, line))),
     )
 
 
 def _verdict(plan: EnginePlan, asked: int) -> Line:
     """In 60 columns."""
-    running = plan.users.steady
-    text = f"{running:,} requests of {plan.length:,} tokens, {asked:,} asked for"
+    running = plan.users.steady if plan.users.peak else 0
+    text = f"{count(running, 'request')} of {count(plan.length, 'token')}, {asked:,} asked for"
     return Line(text, "good" if running >= asked else "bad")
 
 
 def _fewer(plan: EnginePlan, asked: int) -> str:
+    if not plan.users.peak and plan.users.steady >= asked:
+        return (
+            f"scheduler.max_model_len: not one request of {plan.length:,} tokens can read its "
+            f"prompt under {plan.engine}"
+        )
     return (
-        f"want.requests: {asked:,} requests of {plan.length:,} tokens at once were asked for, "
-        f"{plan.users.steady:,} run under {plan.engine}: {plan.users.limit} is full"
+        f"want.requests: {count(asked, 'request')} of {count(plan.length, 'token')} at once were "
+        f"asked for, {plan.users.steady:,} run under {plan.engine}: {plan.users.limit} is full"
     )

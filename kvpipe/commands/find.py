@@ -1,42 +1,53 @@
 """`kvpipe find want.requests=48 want.length=8192`: the least that serves them.
 
-File: find.json (what was wanted, and every finding).
+Files: find.json (what was wanted, and every finding); fleets.svg where want.device names cards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
-from kvpipe.answers.fleet import Load, plan_fleet
-from kvpipe.answers.search import Finding, Search, read_want
+from kvpipe.answers.finding import Finding
+from kvpipe.answers.search import Search, read_want
+from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command
-from kvpipe.errors import ConfigError, Problem, did_you_mean
+from kvpipe.commands.fleet_answers import fleet_answer, refuse_trace, unknown_cards
+from kvpipe.errors import Problem
 from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
-from kvpipe.report.fleet import document, sections
 from kvpipe.report.identity import identity
-from kvpipe.request.confdir import CONF_DIR
-from kvpipe.request.nicknames import option_named
+from kvpipe.request.schema import check_section
+from kvpipe.request.want import Want
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
 
 
 class Find(Command):
     summary = "What a load needs: the cache, share of the card, cards and device that serve it"
-    reads = ("want",)
+    reads = ("want", "trace")
     files = ("find.json",)
     example = "kvpipe find model=llama device=h100_80gb want.requests=48 want.length=8192"
+
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        if not raw.get("want"):
+            return ()
+        _, problems = check_section("want", Want, raw["want"])
+        return [*problems, *unknown_cards(raw["want"])]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         block_rules(prepared.config)  # refused once, not by every question
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
         if search.want.device is not None:
-            return _fleets(search)
+            return fleet_answer(search)
+        refuse_trace(prepared, search.want)
         findings = list(search.findings())
         found = {
             **identity(prepared, "kvpipe.find"),
+            "load": search.load.to_json(),
             "want": {"requests": search.want.requests, "length": search.length},
             "findings": [asdict(finding) for finding in findings],
         }
@@ -48,40 +59,6 @@ class Find(Command):
             document=found,
             fields={finding.question: finding.answer or None for finding in findings},
         )
-
-
-def _fleets(search: Search) -> Answer:
-    """want.device: how many of which cards."""
-    prepared, want = search.prepared, search.want
-    names = [_named(name, "want.device") for name in want.device or ()]
-    load = Load(
-        requests=want.requests,
-        length=search.length,
-        token_s=None if want.token_ms is None else want.token_ms / 1000,
-    )
-    prices = {_named(name, "want.prices"): p for name, p in (want.prices or {}).items()}
-    answer = plan_fleet(prepared, load, names, prices)
-    resolved = prepared.resolved
-    model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
-    best = answer.fleets[0] if answer.fleets else None
-    return Answer(
-        status="fits" if best else "does_not_fit",
-        exit_code=0 if best else 1,
-        lines=partial(lay_out, sections(answer, load, model)),
-        document={**identity(prepared, "kvpipe.fleet"), **document(answer, load)},
-        fields={"cards": best.cards if best else None, "fleet": best and best.replica.device},
-        complaints=() if best else ("want.device: none of these cards serves the load",),
-    )
-
-
-def _named(said: str, key: str) -> str:
-    """The option file of a device; ConfigError listing them."""
-    name = option_named("device", said)
-    if name in (None, "auto", "cpu"):
-        known = sorted(path.stem for path in (CONF_DIR / "device").glob("*.yaml"))
-        hint = did_you_mean(said, known)
-        raise ConfigError(Problem(key, "names of device=...", f"'{said}'", hint))
-    return str(name)
 
 
 def _served(findings: Sequence[Finding]) -> bool:
@@ -100,6 +77,7 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
         align="ll",
         rows=[(finding.question, finding.answer or "none") for finding in findings],
         paragraphs=[
+            Line(f"of these requests: {ENDS[search.load.name]} ({search.load.name})", "faint"),
             Line(
                 "memory: profiling=estimate, or cache.kv_cache_memory_bytes where it is set",
                 "faint",

@@ -5,19 +5,20 @@ Files: replay.json (every figure) and blocks_over_time.svg (the plot).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import Problem, problems_of
 from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import Line
 
-if TYPE_CHECKING:  # they need numpy
+if TYPE_CHECKING:  # they import numpy, which no plan does
     from kvpipe.simulation.result import ReplayResult
     from kvpipe.simulation.traces.base import TraceOptions
 
@@ -34,8 +35,13 @@ class Replay(Command):
     files = ("replay.json", "blocks_over_time.svg")
     legend = ("together: most requests that ran at once",)
 
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        from kvpipe.simulation.play import read_trace
+
+        return problems_of(lambda: read_trace(raw.get("trace") or {}))
+
     def run(self, prepared: Prepared, job: str | None) -> Answer:
-        _need_numpy()
         from kvpipe.simulation.play import read_trace, replay
         from kvpipe.simulation.plot import render_svg
         from kvpipe.simulation.text import render
@@ -97,15 +103,6 @@ def plan_of(prepared: Prepared) -> Plan:
     backend = make_backend(prepared.config, prepared.resolved.backend)
     profile = profile_ranks(prepared, backend)
     return plan_with(prepared, profile.available_kv_bytes, compared=())
-
-
-def _need_numpy() -> None:
-    try:
-        import numpy  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            Problem("command", "numpy for `replay`", "none", "pip install 'kvpipe[torch]'")
-        ) from error
 
 
 PLUGIN = Replay

@@ -5,7 +5,7 @@ Files: plan.json (every figure; docs/plan_schema.md) and memory_map.svg.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -13,21 +13,21 @@ from typing import Any, Literal
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.engines.base import Engine, EngineRules
-from kvpipe.errors import DoesNotFit
+from kvpipe.errors import DoesNotFit, KvpipeError, Problem, problems_of
 from kvpipe.pipeline import Prepared, execute
 from kvpipe.report.base import Answer
 from kvpipe.report.document import plan_document
 from kvpipe.report.first_screen import first_screen
 from kvpipe.report.folded import folded
 from kvpipe.report.memory_map import memory_map
-from kvpipe.report.of_run import report_input
+from kvpipe.report.of_run import model_words, report_input
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
-from kvpipe.text.figures import size
+from kvpipe.text.figures import count, size
 from kvpipe.text.lines import Line, lay_out
 
 
@@ -62,6 +62,10 @@ class Run(Command):
     fields = tuple(name for name in FIELDS if name != "printed")
     files = ("plan.json", "memory_map.svg")
 
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        return problems_of(lambda: requests_asked(raw.get("want") or {}))
+
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         requests_asked(prepared.config.want)  # wrong ones are told before anything is planned
 
@@ -69,7 +73,7 @@ class Run(Command):
             from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
 
             if engine := planned_engine(prepared):
-                return answer_of_engine(prepared, engine)
+                return answer_of_engine(prepared, engine, job)
         try:
             result = execute(prepared)
         except DoesNotFit as error:
@@ -91,6 +95,18 @@ class Run(Command):
         line, changes = ways_line(prepared)
         document = {**answer.document, "advice": [dict(change) for change in changes]}
         return replace(answer, complaints=(*answer.complaints, line), document=document)
+
+    def pictures_of_failure(self, prepared: Prepared, error: KvpipeError) -> Mapping[str, str]:
+        if not isinstance(error, DoesNotFit) or error.demand is None:
+            return {}
+        from kvpipe.report.overflow import overflow_map
+
+        resolved = prepared.resolved
+        return {
+            "memory_map.svg": overflow_map(
+                error.demand, error.lines()[0], model_words(resolved), resolved.device.name
+            )
+        }
 
 
 def answer_of(report: ReportInput, *, full: bool = False) -> Answer:
@@ -138,9 +154,9 @@ def _holds_fewer(report: ReportInput) -> str:
     if running is None or running >= report.requests_asked:
         return ""
     return (
-        f"want.requests: {report.requests_asked:,} requests of "
-        f"{report.plan.limits.max_model_len:,} tokens at once were asked for, {running:,} run; "
-        "`kvpipe find` with the same settings says what would serve them"
+        f"want.requests: {count(report.requests_asked, 'request')} of "
+        f"{count(report.plan.limits.max_model_len, 'token')} at once were asked for, {running:,} "
+        "run; `kvpipe find` with the same settings says what would serve them"
     )
 
 
@@ -151,7 +167,7 @@ def _holds_nothing(plan: Plan) -> str:
         return ""
     return (
         f"scheduler.max_model_len: engine={plan.engine} starts, but not one request of "
-        f"{capacity.request_len:,} tokens can run"
+        f"{count(capacity.request_len, 'token')} can run"
     )
 
 

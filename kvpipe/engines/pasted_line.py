@@ -12,6 +12,9 @@ from kvpipe.engines.serve import FLAGS
 
 # Settings of kvpipe that no server has: they say what else there is on the card.
 _NO_FLAG = ("profiling.other_instances_bytes",)
+# Words of `--quantization` by which a server converts 16 bits as it loads them; others need another
+# checkpoint.
+_CONVERTS = ("fp8",)
 # What a shell is to expand stays unquoted.
 _PLAIN = re.compile(r"(?:[\w@%+=:,./~-]|\$\w|\$\{\w+\})+")
 _KEY = re.compile(r"\b(?:cache|scheduler|parallel|profiling|model)\.[a-z_]+(?:=[\w.,-]*\w)?")
@@ -20,9 +23,10 @@ _LONG = {**{flag.key: flag.name for flag in FLAGS},
          "weights.load_as": "--quantization"}  # fmt: skip
 
 
-def changed_line(pasted: Pasted, changes: Mapping[str, Any]) -> str:
-    """One line for a shell; "" where a change has no flag, or the line names no server."""
-    words = list(pasted.arguments)
+def changed_line(pasted: Pasted, changes: Mapping[str, Any], without: Iterable[str] = ()) -> str:
+    """One line for a shell; "" where a change has no flag, or the line names no server. without:
+    flags that are taken out, with the word that follows one and is no flag itself."""
+    words = _without(pasted, frozenset(without))
     for key, value in changes.items():
         if key in _NO_FLAG or (key.startswith("weights.") and key not in _LONG):
             continue
@@ -31,6 +35,8 @@ def changed_line(pasted: Pasted, changes: Mapping[str, Any]) -> str:
                 return ""
             words = [word for word in words if TURNED.get(_name(word), ("", ""))[0] != key]
             words.append(flag)
+        elif key == "weights" and value not in _CONVERTS:
+            return ""
         elif key in _LONG:
             words = _set(words, key, value)
         else:
@@ -40,6 +46,18 @@ def changed_line(pasted: Pasted, changes: Mapping[str, Any]) -> str:
         words = _set(words, "model", None)
         program = ["vllm", "serve", *([pasted.model] if pasted.model else [])]
     return " ".join(map(_quoted, (*program, *words)))
+
+
+def _without(pasted: Pasted, flags: frozenset[str]) -> list[str]:
+    kept: list[str] = []
+    words = list(pasted.arguments)
+    while words:
+        word = words.pop(0)
+        if _name(word) not in flags:
+            kept.append(word)
+        elif words and "=" not in word and words[0] != pasted.model and words[0][:1] != "-":
+            words.pop(0)
+    return kept
 
 
 def _quoted(word: str) -> str:
@@ -65,7 +83,9 @@ def words_of(changes: Mapping[str, Any]) -> str:
     for key, value in changes.items():
         if key.startswith("weights.") and key not in _LONG:
             continue
-        if isinstance(value, bool):
+        if key == "weights" and value not in _CONVERTS:
+            told.append(f"weights={value}")
+        elif isinstance(value, bool):
             told.append(_switch(key, value) or f"{key}={str(value).lower()}")
         elif value is None and key in _LONG:
             told.append(f"no {_LONG[key]}")

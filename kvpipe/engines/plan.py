@@ -67,6 +67,7 @@ class EnginePlan:
 def plan_engine(engine: PlannedEngine, question: Question) -> EnginePlan:
     """ConfigError for what the engine refuses or nobody has read, DoesNotFit where it has too few
     bytes."""
+    engine = engine.asked(question)
     by_rank = [(rank, engine.budget(question, rank)) for rank in question.ranks]
     made = [engine.pools(question, rank, budget.num_bytes) for rank, budget in by_rank]
     pools = _of_all_ranks(made)

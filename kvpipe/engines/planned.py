@@ -8,18 +8,20 @@ plans are put into the same values there, so that a comparison knows one kind of
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import Self
 
 from kvpipe.engines.base import Engine, EngineRules
 from kvpipe.engines.kvpipe import PLUGIN as OWN_RULES
 from kvpipe.engines.pools import EnginePool, Mark
-from kvpipe.errors import DoesNotFit
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.specs.base import CacheLayer
+from kvpipe.specs.packed_types import WORDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,11 @@ class Question:
     draft_layers: int = 0
     cache_bytes: int | None = None
     activations: Callable[[int, int], int] = field(default=lambda tokens, requests: 0)
+
+    @property
+    def layers(self) -> tuple[CacheLayer, ...]:
+        """Of all stages."""
+        return tuple(layer for rank in self.ranks for layer in rank.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +128,15 @@ class PlannedOptions(BaseModel):
 
 class PlannedEngine(Engine):
     """title: the engine and the release whose rules these are. differs: in one line, how its memory
-    differs from a pool of blocks for all layers."""
+    differs from a pool of blocks for all layers. smaller_weights: options of `weights` that it can
+    load, the largest first. more_cards: the splits that it has."""
 
     title: ClassVar[str]
     source: ClassVar[str]
     differs: ClassVar[str]
+    cache_types: ClassVar[tuple[str, ...]] = ()  # that it stores, beside those of 16 bits
+    smaller_weights: ClassVar[tuple[str, ...]] = ("fp8", "awq")
+    more_cards: ClassVar[tuple[str, ...]] = ("tensor_parallel_size", "pipeline_parallel_size")
     Options: ClassVar[type[BaseModel]] = PlannedOptions
 
     def __init__(self, options: Any) -> None:
@@ -135,6 +146,19 @@ class PlannedEngine(Engine):
     def rules(self) -> EngineRules:
         return OWN_RULES
 
+    def asked(self, question: Question) -> Self:
+        """The engine as the question sets it up; ConfigError for a type that it does not store."""
+        if question.cache_dtype in WORDS and question.cache_dtype not in self.cache_types:
+            valid = ", ".join(("auto", "float16", "bfloat16", *self.cache_types))
+            raise ConfigError(
+                Problem(
+                    "cache.cache_dtype",
+                    f"a type that is planned for {self.title}: {valid}",
+                    f"'{question.cache_dtype}'",
+                )
+            )
+        return self
+
     def budget(self, question: Question, rank: RankQuestion) -> Budget:
         """Bytes for the cache, those that the user set or what the steps leave; DoesNotFit where
         that is nothing."""
@@ -142,16 +166,17 @@ class PlannedEngine(Engine):
             return given
         budget = Budget(steps=tuple(self.budget_steps(question, rank)))
         if budget.num_bytes <= 0:
-            raise nothing_left(self.title, budget, self.more_memory(question, rank))
+            raise nothing_left(self.title, budget)
         return budget
 
     @abstractmethod
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
         """From the card's memory to the cache's, one line for each thing that takes some."""
 
-    def more_memory(self, question: Question, rank: RankQuestion) -> str:
-        """What to raise where nothing is left."""
-        return "the device's memory"
+    def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Settings of its own that may make room, each as values of growing effect. Nobody has
+        planned them: who can plan again (`answers/engine_ways.py`) keeps the least that helps."""
+        yield from ()
 
     @abstractmethod
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
@@ -207,11 +232,16 @@ def by_hand(question: Question) -> Budget | None:
     )
 
 
-def nothing_left(engine: str, budget: Budget, knob: str) -> DoesNotFit:
+def halvings(number: int, least: int = 1) -> Iterator[int]:
+    """Of 8: 4, 2, 1."""
+    while (number := number // 2) >= least:
+        yield number
+
+
+def nothing_left(engine: str, budget: Budget) -> DoesNotFit:
     """The refusal where a budget is not above nothing."""
     parts = ", ".join(f"{step.name} {step.num_bytes / 2**30:+.2f} GiB" for step in budget.steps)
     return DoesNotFit(
-        f"engine.name: {engine} has {budget.num_bytes / 2**30:.2f} GiB for its cache: {parts}. "
-        f"Raise {knob}, or parallel.tensor_parallel_size",
+        f"engine.name: {engine} has {budget.num_bytes / 2**30:.2f} GiB for its cache: {parts}",
         available_bytes=(budget.num_bytes,),
     )

@@ -5,8 +5,8 @@ Source: the wheel's planner, read and run against these rules (docs/engines.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -30,6 +30,7 @@ from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 
 MIB, GIB = 2**20, 2**30
+HIGHEST_FRACTION = 95  # hundredths that may be advised: what stays is for steps and graphs
 
 
 class SGLang(PlannedEngine):
@@ -47,6 +48,7 @@ class SGLang(PlannedEngine):
     options: Options
     title: ClassVar[str] = "SGLang 0.5.23"
     source: ClassVar[str] = "the planner in its wheel, run over thousands of cases"
+    cache_types: ClassVar[tuple[str, ...]] = ("fp8",)
     differs: ClassVar[str] = (
         "a share of the memory that is free before loading, cut at the start into a pool of tokens "
         "and, beside it, one of windows and one of states, which cannot lend to each other"
@@ -72,10 +74,21 @@ class SGLang(PlannedEngine):
             source=f"1 - mem_fraction_static={fraction} of what was free before loading",
         )
 
-    def more_memory(self, question: Question, rank: RankQuestion) -> str:
-        least = rank.weight_bytes / (question.card.total_bytes - question.card.context_bytes)
-        knob = f"engine.mem_fraction_static above {least:.3f}"
-        return knob if least < 1 else super().more_memory(question, rank)
+    def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
+        if question.cache_bytes is None:
+            asked, _ = self._fraction(question, question.ranks[0])
+            yield [
+                {"engine.mem_fraction_static": hundredths / 100}
+                for hundredths in range(int(100 * asked) + 1, HIGHEST_FRACTION + 1)
+            ]
+        if question.prefix_caching:
+            yield [{"cache.enable_prefix_caching": False}]
+        for key, value, most in (
+            ("swa_full_tokens_ratio", self.options.swa_full_tokens_ratio, 1.0),
+            ("mamba_full_memory_ratio", self.options.mamba_full_memory_ratio, 8.0),
+        ):
+            ratios = (round(value + step / 10, 2) for step in range(1, 80))
+            yield [{f"engine.{key}": ratio} for ratio in ratios if ratio <= most]
 
     def _fraction(self, question: Question, rank: RankQuestion) -> tuple[float, str]:
         asked = self.options.mem_fraction_static
@@ -108,7 +121,7 @@ class SGLang(PlannedEngine):
         if not all(pool.count for pool in (*tokens, *states)):
             raise DoesNotFit(
                 f"engine.name: {self.title} has {budget / GIB:.2f} GiB for its pools, and one of "
-                "them gets nothing. Raise engine.mem_fraction_static",
+                "them gets nothing",
                 available_bytes=(budget,),
             )
         slots = states[0].count if states else None
@@ -123,8 +136,7 @@ class SGLang(PlannedEngine):
         if slots is not None and running < 1:
             raise DoesNotFit(
                 f"engine.name: {self.title} keeps {per_request} states a request and has {slots} "
-                "slots. Raise engine.mamba_full_memory_ratio, or set cache.enable_prefix_caching="
-                "false",
+                "slots",
                 available_bytes=(budget,),
             )
         notes: tuple[str, ...] = ()
@@ -192,10 +204,10 @@ class SGLang(PlannedEngine):
         if layers.full:
             yield _full_pool(both.full, full, page, "what both pools of tokens get, by the ratio")
         if layers.full and window + page >= both.window:
-            raise _refused(
-                f"a window pool of more than {window + page:,} tokens",
-                f"{both.window:,} tokens",
-                "raise engine.swa_full_tokens_ratio, or give the cache more memory",
+            raise DoesNotFit(
+                f"engine.name: {self.title} refuses a window pool of {window + page:,} tokens or "
+                f"less, and {both.window:,} fit in {budget / GIB:.2f} GiB",
+                available_bytes=(budget,),
             )
         yield EnginePool(
             name=f"window {window:,}",
@@ -272,8 +284,8 @@ def _full_pool(count: int, cell: int, page: int, rule: str) -> EnginePool:
     )
 
 
-def _refused(expected: str, got: str, knob: str = "") -> ConfigError:
-    return ConfigError(Problem("engine.name", f"{expected} (SGLang)", got, knob))
+def _refused(expected: str, got: str) -> ConfigError:
+    return ConfigError(Problem("engine.name", f"{expected} (SGLang)", got))
 
 
 PLUGIN = SGLang

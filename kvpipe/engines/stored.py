@@ -13,6 +13,7 @@ from math import prod
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.specs.base import DTYPE_BYTES, CacheLayer, KVCacheSpec, PageArray
+from kvpipe.specs.packed_types import PACKED, packed_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,13 @@ class StoredRow:
     @property
     def num_bytes(self) -> int:
         return sum(array.num_bytes(1) for array in self.arrays)
+
+    def bytes_as(self, cache_dtype: str) -> int:
+        """Under the word of the request: a packed type has its own size for each array."""
+        if cache_dtype not in PACKED:
+            return self.num_bytes
+        rows = (array.num_heads * array.width for array in self.arrays)
+        return sum(packed_bytes(numbers, cache_dtype) for numbers in rows)
 
     @property
     def numbers(self) -> int:
@@ -51,6 +59,10 @@ class StoredState:
     @property
     def numbers(self) -> int:
         return sum(prod(array.shape) for array in self.arrays)
+
+    @property
+    def conv_numbers(self) -> int:
+        return sum(prod(array.shape) for array in self.arrays if _is_conv(array))
 
     @property
     def conv_bytes(self) -> int:
@@ -116,8 +128,8 @@ def _window(layer: CacheLayer, engine: str) -> int | None:
         raise ConfigError(
             Problem(
                 "engine.name",
-                f"an engine whose rules for {problem} are known (kvpipe, vllm)",
-                f"'{engine}', whose rules nobody has read, for {layer.name}",
+                f"an engine that is planned with {problem}: engine=kvpipe or engine=vllm",
+                f"'{engine}', whose rules for them are not known here (layer {layer.name})",
             )
         )
     if spec.keeps_every_token or spec.bound is None:

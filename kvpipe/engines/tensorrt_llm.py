@@ -7,8 +7,8 @@ run; no release number could be attached (docs/engines.md).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -21,14 +21,24 @@ from kvpipe.engines.planned import (
     Start,
     Step,
     free_at_start,
+    halvings,
     weights,
 )
 from kvpipe.engines.pools import BlocksOf, EnginePool
 from kvpipe.engines.stored import Stored, stored
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.text.figures import count
 
 GIB = 2**30
-_CACHE_DTYPES = {"fp8": "fp8", "fp8_e4m3": "fp8", "bfloat16": "auto", "float16": "auto"}
+HIGHEST_FRACTION = 95  # hundredths of what is free that may be advised
+LEAST_BATCH = 64
+_CACHE_DTYPES = {
+    "nvfp4": "nvfp4",
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "bfloat16": "auto",
+    "float16": "auto",
+}
 
 
 class TensorRTLLM(PlannedEngine):
@@ -47,6 +57,8 @@ class TensorRTLLM(PlannedEngine):
         "a share of what a profiled step leaves; with windows, as many bytes for each window size, "
         "whatever a request needs of it"
     )
+
+    cache_types: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
 
     # --- memory -> budget ---
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
@@ -71,6 +83,18 @@ class TensorRTLLM(PlannedEngine):
             source=f"1 - free_gpu_memory_fraction={self.options.free_gpu_memory_fraction}",
         )
 
+    def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
+        first = int(100 * self.options.free_gpu_memory_fraction) + 1
+        yield [
+            {"engine.free_gpu_memory_fraction": hundredths / 100}
+            for hundredths in range(first, HIGHEST_FRACTION + 1)
+        ]
+        for name, asked in (
+            ("batched_tokens", question.batched_tokens or self.options.max_num_tokens),
+            ("seqs", self._requests(question)),
+        ):
+            yield [{f"scheduler.max_num_{name}": n} for n in halvings(asked, LEAST_BATCH)]
+
     def _requests(self, question: Question) -> int:
         return question.requests or self.options.max_batch_size
 
@@ -86,7 +110,7 @@ class TensorRTLLM(PlannedEngine):
             raise DoesNotFit(
                 f"scheduler.max_model_len: one sequence of {question.length:,} tokens needs "
                 f"{alone / GIB:.2f} GiB, and {self.title} has {budget / GIB:.2f} GiB in "
-                f"{len(found)} pools: it would shrink its windows. Lower it",
+                f"{count(len(found), 'pool')}: it would shrink its windows",
                 needed_bytes=(int(alone),),
                 available_bytes=(budget,),
             )
@@ -94,12 +118,13 @@ class TensorRTLLM(PlannedEngine):
 
     def _pools(self, question: Question, layers: Stored, budget: int) -> Iterator[EnginePool]:
         """Ascending windows; a layer that keeps every token has the longest length as its own."""
+        word = question.cache_dtype
         sizes = {window: rows for window, rows in sorted(layers.windows.items())}
         widths: dict[int | None, int] = {
-            window: sum(row.num_bytes for row in rows) for window, rows in sizes.items()
+            window: sum(row.bytes_as(word) for row in rows) for window, rows in sizes.items()
         }
         if layers.full:
-            widths[None] = sum(row.num_bytes for row in layers.full)
+            widths[None] = sum(row.bytes_as(word) for row in layers.full)
         block = self.options.tokens_per_block
         for (window, width), share in zip(widths.items(), self._shares(len(widths)), strict=True):
             yield EnginePool(

@@ -5,8 +5,9 @@ Source: the wheel, run against these rules (docs/engines.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -18,15 +19,17 @@ from kvpipe.engines.planned import (
     RankQuestion,
     Start,
     Step,
+    halvings,
     weights,
 )
 from kvpipe.engines.pools import BlocksOf, EnginePool, Shared
 from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.engines.transformers_sizes import SPARE_SECTORS, Batch, Sector, num_sectors, sector_of
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
-from kvpipe.specs.base import DTYPE_BYTES
+from kvpipe.specs.base import DTYPE_BYTES, CacheLayer
 
 GIB = 2**30
+LEAST_BATCH = 256  # tokens
 
 
 class TransformersBatching(PlannedEngine):
@@ -41,11 +44,12 @@ class TransformersBatching(PlannedEngine):
 
     options: Options
     title: ClassVar[str] = "transformers 5.24.0"
-    source: ClassVar[str] = "the solver in its wheel, run on 72 configurations"
+    source: ClassVar[str] = "its continuous batching, started on a CPU in 40 cases"
     differs: ClassVar[str] = (
         "one pool of sectors that full and windowed layers take whole (as Jenga), beside the "
         "buffers of a step that grow with it"
     )
+    more_cards = ("tensor_parallel_size",)
 
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
         """A share of what is not in use: the step's buffers come out of it, too."""
@@ -66,8 +70,13 @@ class TransformersBatching(PlannedEngine):
             source=f"1 - max_memory_percent={self.options.max_memory_percent}",
         )
 
+    def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
+        asked = question.batched_tokens
+        key = "engine.max_batch_tokens" if asked is None else "scheduler.max_num_batched_tokens"
+        yield [{key: n} for n in halvings(asked or self.options.max_batch_tokens, LEAST_BATCH)]
+
     def pools(self, question: Question, rank: RankQuestion, budget: int) -> Pools:
-        layers = stored(rank.layers, self.title)
+        layers = stored(_unshared(rank.layers), self.title)
         _check(layers)
         sector = self._sector(layers)
         batch = self._batch(question, layers)
@@ -75,7 +84,7 @@ class TransformersBatching(PlannedEngine):
         if not count:
             raise DoesNotFit(
                 f"engine.max_batch_tokens: a step of {batch.tokens:,} tokens and the first sector "
-                f"need more than the {budget / GIB:.2f} GiB of transformers. Lower it",
+                f"need more than the {budget / GIB:.2f} GiB of transformers",
                 available_bytes=(budget,),
             )
         window = next(iter(layers.windows), None)
@@ -93,7 +102,7 @@ class TransformersBatching(PlannedEngine):
             rule="what the buffers of a step leave; a sector is the least common multiple of the "
             f"types' blocks of {sector.page} tokens",
         )
-        limit = self.options.max_requests_per_batch
+        limit = min(self.options.max_requests_per_batch, batch.tokens)
         return Pools(pools=(pool,), max_requests=min(limit, question.requests or limit))
 
     def _sector(self, layers: Stored) -> Sector:
@@ -145,6 +154,11 @@ class TransformersBatching(PlannedEngine):
 
 def _first(layers: Stored) -> StoredRow:
     return layers.full[0] if layers.full else next(iter(layers.windows.values()))[0]
+
+
+def _unshared(layers: Sequence[CacheLayer]) -> list[CacheLayer]:
+    """It goes by the types of the layers alone: one that reads another's K and V has pages, too."""
+    return [replace(layer, shares_with=None) for layer in layers]
 
 
 def _check(layers: Stored) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import ENOTDIR
 from pathlib import Path
 
 from kvpipe.errors import ConfigError, Problem
@@ -11,6 +12,8 @@ from kvpipe.files.atomic import write_atomic
 def new_folder(wanted: Path) -> Path:
     """`wanted`, or `wanted-1`, ... when another run of the same second has it. Created."""
     try:
+        if wanted.exists() and not wanted.is_dir():
+            raise OSError(ENOTDIR, "not a folder")
         wanted.parent.mkdir(parents=True, exist_ok=True)
         for n in range(10_000):
             folder = wanted.with_name(f"{wanted.name}-{n}") if n else wanted

@@ -104,8 +104,13 @@ def replay(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> C
     return _command("replay", overrides, config_dir)
 
 
+def compare(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> CommandResult:
+    """What `kvpipe compare` answers: one request by each engine (`engines=[vllm,sglang]`)."""
+    return _command("compare", overrides, config_dir)
+
+
 def read_model(said: str) -> ModelGeometry:
-    """A model's geometry: a preset's name, a folder, a config.json, or `org/name` (the `hf` extra).
+    """A model's geometry: a preset's name, a folder, a config.json, or `org/name`.
 
     ConfigError where the file is not understood; nothing is guessed.
     """

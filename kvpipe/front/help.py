@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.front.words import FLAGS
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.confdir import CONF_DIR
@@ -28,17 +29,44 @@ FLAG_WORDS = {
 }
 
 
-def help_lines(words: Sequence[str], width: int) -> Iterator[Line]:
-    """The screen of the command or of the group that a word names, of kvpipe where none does."""
+def help_lines(words: Sequence[str], width: int, search: bool = False) -> Iterator[Line]:
+    """The screen of the command or of the group that a word names, of kvpipe where none does;
+    search: what mentions another word, ConfigError where nothing mentions it."""
     command = next((word for word in words if word in COMMANDS), None)
     group = next((word for word in words if (CONF_DIR / word).is_dir() and word != "hydra"), None)
     if command is not None:
         sections = _of_command(command)
     elif group is not None:
         sections = list(_of_group(group, choices(group)))
+    elif words and search:
+        sections = _about(words[0])
     else:
         sections = _overview()
     yield from lay_out(sections, width)
+
+
+def _about(word: str) -> list[Section]:
+    """Every setting and choice whose name or comment has the word."""
+    groups = sorted(path.name for path in CONF_DIR.iterdir() if path.is_dir())
+    found = [(group, choice) for group in groups if group != "hydra" for choice in choices(group)]
+    about = word.casefold()
+    settings = {
+        f"{group}.{setting.key}": setting.comment
+        for group, choice in found
+        for setting in choice.settings
+        if about in f"{group}.{setting.key} {setting.comment}".casefold()
+    }
+    named = {
+        f"{group}={choice.name}": choice.comment
+        for group, choice in found
+        if about in f"{choice.name} {choice.comment}".casefold()
+    }
+    rows = [*settings.items(), *named.items()]
+    if not rows:
+        expected = "a command, a group of settings, or a word that one of them mentions"
+        hint = did_you_mean(word, [*COMMANDS.names(), *(g for g in groups if g != "hydra")])
+        raise ConfigError(Problem("--help", expected, f"'{word}'", hint))
+    return [Section(title=f"{word}: what mentions it", align="ll", rows=rows)]
 
 
 def _overview() -> list[Section]:

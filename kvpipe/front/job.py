@@ -58,7 +58,9 @@ def run_job(
         if stream is not None:
             with named("stdout"):
                 report.render_failure(error, job, stream)
-        return write_outcome(make_folder(), failure(error))
+        folder = make_folder()
+        _write_pictures(folder, command.pictures_of_failure(prepared, error))
+        return write_outcome(folder, failure(error))
     if answer.exit_code == ConfigError.exit_code:  # wrong, as far as it could be answered
         if stream is not None:
             with named("stdout"):
@@ -66,13 +68,18 @@ def run_job(
         return _outcome(answer)
     folder = make_folder()
     document, *_ = command.files
-    write_atomic(folder / document, json.dumps(answer.document, indent=1) + "\n")
-    for name, text in answer.pictures.items():
-        write_atomic(folder / name, text)
+    indent = 1 if job is None else None  # of many jobs each is one line, written ten times as fast
+    write_atomic(folder / document, json.dumps(answer.document, indent=indent) + "\n")
+    _write_pictures(folder, answer.pictures)
     if stream is not None:
         with named("stdout"):
             report.render(answer, job, stream, folder)
     return write_outcome(folder, _outcome(answer))
+
+
+def _write_pictures(folder: Path, pictures: Mapping[str, str]) -> None:
+    for name, text in pictures.items():
+        write_atomic(folder / name, text)
 
 
 def run_beside(prepared: Prepared) -> Outcome:

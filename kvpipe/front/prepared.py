@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.log_settings import said_by, with_log_settings
+from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, prepare
+from kvpipe.plugins import COMMANDS
 from kvpipe.request.confdir import CONFIG_NAME
 from kvpipe.request.plain_yaml import dump_yaml
 from kvpipe.request.quick import quick_choices, quick_compose, quick_folder
@@ -32,7 +34,7 @@ def prepared_values(raw: Mapping[str, Any], overrides: Sequence[str]) -> Prepare
     """Composed values, checked and resolved; an engine's log speaks where the overrides do not."""
     said = said_by(overrides)
     filled, from_log = with_log_settings(raw, said)
-    return replace(prepare(filled), said=said, from_log=from_log)
+    return replace(prepare(filled), said=said, words=tuple(overrides), from_log=from_log)
 
 
 def prepared_request(
@@ -63,6 +65,7 @@ def _checked(
 ) -> Prepared:
     """ConfigError with `problems`, met while composing, and those of the values; the fallback's
     stand in for wrong ones so that later checks can still run."""
+    problems = [*problems, *_of_command(raw)]
     try:
         prepared = prepared_values(raw, overrides)
     except ConfigError as error:
@@ -75,6 +78,16 @@ def _checked(
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return prepared
+
+
+def _of_command(raw: Mapping[str, Any]) -> Sequence[Problem]:
+    """What is wrong in the sections that the chosen command alone reads."""
+    section = raw.get("command")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or name not in COMMANDS:
+        return ()
+    command: type[Command] = COMMANDS.get(name)
+    return command.wrong(raw)
 
 
 def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -243,7 +243,12 @@ def finish(folder: Path, jobs: Sequence[Sequence[str]], command: type[Command]) 
     write_atomic(folder / "sweep.csv", sweep_csv(rows, command.fields))
     with named("stdout"):
         _print(folder, rows, jobs, command)
-    return max((int(row["exit_code"]) for row in rows), default=0)
+    return max((_exit_code(row) for row in rows), default=0)
+
+
+def _exit_code(row: Mapping[str, Any]) -> int:
+    """Of a job that was not even begun: as of one that is lost."""
+    return 3 if row["exit_code"] is None else int(row["exit_code"])
 
 
 def _print(
@@ -274,6 +279,6 @@ def _json_line(folder: Path, row: dict[str, Any], command: type[Command]) -> str
         text = (folder / number / command.files[0]).read_text(encoding="utf-8")
         document = json.loads(text)
     except (OSError, ValueError, RecursionError):
-        errors = row.get("errors", [row["error"]])
+        errors = row.get("errors", [row["error"]] if row["error"] else [])
         document = short_document(row["status"], row["exit_code"], errors, number)
     return json.dumps(document)

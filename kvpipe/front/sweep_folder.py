@@ -23,6 +23,7 @@ from kvpipe.files.atomic import write_atomic
 from kvpipe.files.folders import new_folder
 from kvpipe.files.regular import open_regular
 
+NOT_STARTED = "not started"
 _LONGEST = 2**28  # bytes of a list of jobs
 _FINAL = (
     "fits",
@@ -67,10 +68,13 @@ def pending(folder: Path, jobs: Sequence[Sequence[str]]) -> list[int]:
 
 
 def row_of_job(folder: Path, number: int, overrides: Sequence[str]) -> dict[str, Any]:
-    """What a job left; a job that left nothing (its process was killed) is `lost`."""
+    """What a job left. One that left nothing is `lost` (its process was killed), or was not begun:
+    the sweep was stopped before."""
     shown = " ".join(o for o in overrides if not o.startswith("hydra"))
     row: dict[str, Any] = {"job": number, "overrides": shown}
     left = _result(folder, number)
+    if left is None and not (folder / str(number)).exists():
+        return row | {"status": NOT_STARTED, "exit_code": None, "error": ""}
     if left is None:
         return row | {"status": "lost", "exit_code": 3, "error": "the job left no result"}
     return row | left

@@ -30,11 +30,13 @@ SHORT_KEYS = {
     "pp": "parallel.pipeline_parallel_size",
     "dp": "parallel.data_parallel_size",
     "engines": "command.engines",
+    "folder": "command.folder",
 }
 _TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
 # Of Hydra's own flags, those that are spelt like one of ours.
 _HYDRAS = ("--config-name", "--config-path", "--config-dir", "--version", "--info", "--run")
-_COUNTED = re.compile(r"([0-9]{1,4}) ?[x*] ?(.+)", re.IGNORECASE)
+_COUNTED = re.compile(r"([0-9]+) ?[x*] ?(.+)", re.IGNORECASE)
+_MOST_CARDS = 9_999
 _STAGES = re.compile(r"[1-9][0-9]{0,3}")
 _FILES = (".json", ".gguf")
 
@@ -87,9 +89,9 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
     for position, word in enumerate(words):
         if is_setting(word):
             overrides.append(word)
-        elif position == 0 and word in COMMANDS:
-            overrides.append(f"command={word}")
-            own = getattr(COMMANDS.get(word), "word", "")
+        elif position == 0 and (command := word.replace("-", "_")) in COMMANDS:
+            overrides.append(f"command={command}")
+            own = getattr(COMMANDS.get(command), "word", "")
         elif position == 1 and own:
             overrides.append(f"{own}={_quoted(word)}")
         elif not models and (model := _model(word)):
@@ -176,15 +178,15 @@ def _pairs(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _counted(devices: str) -> tuple[int | None, str]:
     """`2xh100,2xh200` -> 2, "h100,h200"; None where no card is counted."""
     counted = [_COUNTED.fullmatch(name) for name in devices.split(",")]
-    counts = {int(match[1]) if match else None for match in counted}
+    counts = {int(match[1][:9]) if match else None for match in counted}
     if counts == {None}:
         return None, devices
     (count, *others) = sorted(counts, key=str)
-    if count == 0 and not others:
-        raise ConfigError(Problem("device", "at least one card", f"'{devices}'"))
-    if others:
+    if others or count is None:
         knob = "sweep parallel.tensor_parallel_size instead"
         raise ConfigError(Problem("device", "one number of cards", f"'{devices}'", knob))
+    if not 0 < count <= _MOST_CARDS:
+        raise ConfigError(Problem("device", f"1 to {_MOST_CARDS:,} cards", f"'{devices}'"))
     return count, ",".join(match[2] for match in counted if match)
 
 

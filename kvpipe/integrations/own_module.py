@@ -27,6 +27,7 @@ from kvpipe.blocks.transfer import BlockMover
 from kvpipe.cache.addresses import LayerAddresses
 from kvpipe.cache.buffers import KVBuffers
 from kvpipe.cache.plan import Plan
+from kvpipe.cache.scratch import refuse_scratch
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.specs.base import CacheLayer
 from kvpipe.stages.binding.transformers_cache.bound import allocate
@@ -74,6 +75,7 @@ def bind(
     at a time, at most."""
     from kvpipe.backends.torch_ import TorchBackend
 
+    refuse_scratch(plan.ranks[rank].config.scratch, "a module of one's own")
     if buffers is None:
         owner = backend or TorchBackend(TorchBackend.Options(name="torch", device=device))
         buffers = allocate(PlannedCache.of(plan, rank), owner)

@@ -128,6 +128,13 @@ class LayoutChoice(ABC):
     def __init__(self, options: LayoutOptions | None = None) -> None:
         self.options = options
 
+    def __eq__(self, other: object) -> bool:
+        """Of the same kind, with the same options: it makes the same addresses."""
+        return type(self) is type(other) and self.options == getattr(other, "options", None)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.options))
+
     @property
     def kernel_block_size(self) -> int | None:
         """Tokens, where the user set them."""

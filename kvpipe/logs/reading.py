@@ -19,6 +19,7 @@ from kvpipe.logs.speaker import LONGEST_HEAD, Speaker, speaker_of
 from kvpipe.logs.starts import Starts
 from kvpipe.logs.text import Text
 from kvpipe.request.schema import shown
+from kvpipe.text.figures import count
 
 ENGINES = (vllm.ENGINE, sglang.ENGINE, tensorrt_llm.ENGINE, llama_cpp.ENGINE)
 # A line without any of these says nothing.
@@ -82,7 +83,7 @@ def _read(lines: Iterable[tuple[int, str]], path: str) -> EngineLog:
 
 def _of_the_file(lines: object) -> Iterator[str]:
     if isinstance(lines, Lines) and lines.cut:
-        yield f"{lines.cut:,} lines of the log are cut: they were too long to be an engine's"
+        yield f"{count(lines.cut, 'line')} of the log cut, too long to be an engine's"
     if isinstance(lines, Lines) and lines.grew:
         yield "the log grew while it was read: what was there at the beginning is used"
 

@@ -1,6 +1,8 @@
-"""A repository of the Hugging Face Hub, through huggingface_hub: its config.json and headers only.
+"""A repository of the Hugging Face Hub: its config.json and headers only.
 
-HF_TOKEN and HF_ENDPOINT are that library's to honour; kvpipe reads no environment variable.
+Through huggingface_hub where it is installed: HF_TOKEN and HF_ENDPOINT are that library's to
+honour, kvpipe reads no environment variable. Without it a public config.json is fetched
+(hub_plain.py), and sizes follow from that file.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._safetensors import TensorTable, checked_table
 from kvpipe.models.config_file import reason
+from kvpipe.models.hub_plain import ENDPOINT, Withheld, fetch_text
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5
@@ -26,20 +28,14 @@ def split_revision(repo: str) -> tuple[str, str | None]:
     return name, revision or None
 
 
-def _library(repo: str) -> Any:
-    """huggingface_hub with its `constants`, which it loads only when they are imported."""
+def _library() -> Any | None:
+    """huggingface_hub with its `constants`, which it loads only when they are imported; None where
+    it is not installed."""
     try:
         import huggingface_hub
         from huggingface_hub import constants as _  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            Problem(
-                "model.repo",
-                f"huggingface_hub, to fetch {repo}",
-                "not installed",
-                "pip install huggingface_hub, or download config.json and set model.path",
-            )
-        ) from error
+    except ImportError:
+        return None
     return huggingface_hub
 
 
@@ -47,9 +43,14 @@ class Unreachable(OSError):
     """Nobody listens at the Hub's address: which, and why, in words."""
 
 
+_IN_WORDS = (Unreachable, Withheld)
+
+
 def _answers(endpoint: str) -> None:
     """Fail within seconds where nobody listens: the library would try six times, for most of a
     minute. Behind a proxy the library alone knows the way."""
+    from urllib.request import getproxies  # slow to import, for whoever names a repository
+
     if getproxies():
         return
     url = urlsplit(endpoint)
@@ -60,7 +61,7 @@ def _answers(endpoint: str) -> None:
         raise Unreachable(f"could not reach {url.hostname}: {reason(error)}") from error
 
 
-def _fetch(repo: str, action: Callable[[], T]) -> T:
+def _fetch(repo: str, action: Callable[[], T], knob: str) -> T:
     """Whatever the library or the network beneath it raises is a repository we could not read."""
     try:
         return action()
@@ -70,9 +71,8 @@ def _fetch(repo: str, action: Callable[[], T]) -> T:
             Problem(
                 "model.repo",
                 f"a repository that can be reached: {repo}",
-                told if isinstance(error, Unreachable) else f"{type(error).__name__}: {told}",
-                "check the name, HF_TOKEN and HF_ENDPOINT, or download config.json and set "
-                "model.path",
+                told if isinstance(error, _IN_WORDS) else f"{type(error).__name__}: {told}",
+                f"{knob}, or download config.json and set model.path",
             )
         ) from error
 
@@ -91,15 +91,29 @@ def _download(hub: Any, repo: str) -> str:
     return path
 
 
-def fetch_config(repo: str) -> Path:
-    """Where config.json lies now; ConfigError when the repository cannot be read."""
-    hub = _library(repo)
-    return Path(_fetch(repo, lambda: _download(hub, repo)))
+def fetch_config(repo: str) -> str | Path:
+    """config.json's text, or where the library's copy of it lies; ConfigError where the repository
+    cannot be read."""
+    hub = _library()
+    if hub is not None:
+        known = "check the name, HF_TOKEN and HF_ENDPOINT"
+        return Path(_fetch(repo, lambda: _download(hub, repo), known))
+    knob = "check the name; one that is not public needs pip install huggingface_hub and its token"
+    return _fetch(repo, lambda: _download_public(repo), knob)
+
+
+def _download_public(repo: str) -> str:
+    name, revision = split_revision(repo)
+    _answers(ENDPOINT)
+    return fetch_text(name, "config.json", revision, ENDPOINT)
 
 
 def fetch_tensor_table(repo: str) -> TensorTable | None:
-    """Tensor name -> (dtype, shape) from the safetensors headers; None where there are none."""
-    hub = _library(repo)
+    """Tensor name -> (dtype, shape) from the safetensors headers; None where there are none, or no
+    library to read them with."""
+    hub = _library()
+    if hub is None:
+        return None
     name, revision = split_revision(repo)
     try:
         metadata = hub.get_safetensors_metadata(name, revision=revision)

@@ -74,13 +74,18 @@ _REFUSED = tuple(REASONS)
 # Two models that were put together: without the second, what is left does not generate.
 _JOINED = ("encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder")
 _OF_WHOLE = ("tie_word_embeddings", "vision_config")
+_NOT_OF_A_MODEL = (
+    "is this the config.json that lies beside a model's weights? (not a tokenizer or adapter file)"
+)
 _BY_HAND = "write its geometry into a file of conf/model instead"
 
 
 def _unknown_type(file: ConfigFile) -> ConfigError:
-    got = f"'{file.model_type}'" if file.text.get("model_type") else "none"
     expected = "a model_type that kvpipe reads"
     whole = str(file.raw.get("model_type"))
+    if not file.text.get("model_type") and whole == "None":
+        return unreadable("model_type", expected, "none", _NOT_OF_A_MODEL)
+    got = f"'{file.model_type}'" if file.text.get("model_type") else "none"
     if reason := REASONS.get(file.model_type) or REASONS.get(whole):
         got = got if file.model_type in REASONS else f"'{whole}'"
         return unreadable("model_type", expected, f"{got}: {reason}", _BY_HAND)

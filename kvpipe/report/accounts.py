@@ -106,6 +106,28 @@ def _account(
     )
 
 
+def split_running(
+    plan: Plan,
+    rank: int,
+    memory: RankMemory,
+    requests: int,
+    replicas: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """Bytes of one rank's device by cause while that many requests run: all decode but one, which
+    reads its prompt (`Capacity.blocks_of`). Nothing bounds the load: what the pool lacks are
+    negative `free_blocks`, so that the causes always add up to the same sum."""
+    of_rank = plan.ranks[rank]
+    outside = _outside_pool(of_rank, memory)
+    pool = _pool(plan, of_rank.config, requests, False, replicas or {})
+    if plan.capacity is not None:
+        steady = sum(demand.steady_blocks for demand in plan.capacity.demands)
+        first = plan.capacity.blocks_of(requests) - requests * steady
+        prompt = first * of_rank.config.bytes_per_block
+        pool["prefill_in_flight"] = pool.get("prefill_in_flight", 0) + prompt
+        pool["free_blocks"] -= prompt
+    return {cause: pool.get(cause, 0) + outside.get(cause, 0) for cause in CAUSES}
+
+
 def _outside_pool(rank: RankPlan, memory: RankMemory) -> dict[str, int]:
     """Everything but the blocks: what is charged, what no block is made of, what is not asked."""
     outside: Counter[str] = Counter()
@@ -135,6 +157,10 @@ def _pool(
         one = _request(group, demand, cap, plan.limits, config.bytes_per_block, in_flight, replicas)
         for cause, num_bytes in one.items():
             split[cause] += requests * num_bytes
+    if in_flight:
+        held += requests * cap.scratch_blocks
+        spare = requests * cap.scratch_blocks * config.bytes_per_block
+        split["prefill_in_flight"] += spare
     split["null_block"] = (config.num_blocks - cap.usable_blocks) * config.bytes_per_block
     split["free_blocks"] = (cap.usable_blocks - held) * config.bytes_per_block
     # Tensors may be rounded up beyond their blocks.

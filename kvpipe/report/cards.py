@@ -13,7 +13,7 @@ from html import escape
 from kvpipe.answers.engine_comparison import Compared
 from kvpipe.engines.plan import EnginePlan
 from kvpipe.report.map_style import LIGHT_TEXT, STYLE
-from kvpipe.text.figures import size
+from kvpipe.text.figures import count, size
 
 COLUMN, GAP, LEFT, TOP, TALL, FOOT = 150, 40, 30, 80, 380, 70
 LEAST_LABEL = 16  # pixels of a part that has room for its words
@@ -55,7 +55,7 @@ def parts(plan: EnginePlan) -> list[Part]:
         if step.num_bytes < 0
     ]
     read = Part(
-        name=f"{plan.users.steady:,} requests",
+        name=count(plan.users.steady, "request"),
         num_bytes=plan.users.steady * plan.needed_bytes,
         colour="payload",
     )
@@ -73,7 +73,7 @@ def _outside(name: str) -> str:
 def _column(x: int, name: str, plan: EnginePlan, most: int) -> Iterator[str]:
     floor = float(TOP + TALL)
     yield f'<text class="label" x="{x}" y="{floor + 20:.0f}">{escape(name)}</text>'
-    users = f"{plan.users.steady:,} users, {plan.tokens:,} tokens"
+    users = f"{count(plan.users.steady, 'user')}, {count(plan.tokens, 'token')}"
     yield f'<text class="faint" x="{x}" y="{floor + 38:.0f}">{users}</text>'
     for part in parts(plan):
         high = TALL * part.num_bytes / most

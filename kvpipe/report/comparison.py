@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared
+from kvpipe.cache.load import ENDS
 from kvpipe.pipeline import Prepared
 from kvpipe.report.engine_plan import figures
 from kvpipe.report.identity import identity
 from kvpipe.text.figures import percent, size
-from kvpipe.text.lines import Line, Section, shell_lines
-
-COMMAND_WIDTH = 96
+from kvpipe.text.lines import Command, Line, Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ def _table(found: Sequence[Compared], title: str) -> Section:
         rows=[_row(each) for each in found],
         paragraphs=[
             Line(
-                "users: requests at once, all decoding; at peak: all reading their prompts. "
+                f"users: requests at once, steady ({ENDS['steady']}); at peak: {ENDS['peak']}. "
                 "tokens: held by requests of that length. longest: one request alone. lost: of the "
                 "cache, what nobody reads. rules: checked against the engine's code, read in it, "
                 "or inferred",
@@ -131,13 +130,13 @@ def _said(each: Compared) -> tuple[str, ...]:
     return each.plan.printed or ("nothing about its capacity",)
 
 
-def _commands(plans: Sequence[Compared]) -> Iterator[Line]:
+def _commands(plans: Sequence[Compared]) -> Iterator[Line | Command]:
     for each in plans:
         plan = each.plan
         assert plan is not None
         yield Line(f"  {each.name}:", "faint")
         if plan.start.command:
-            yield from shell_lines(plan.start.command, COMMAND_WIDTH, "    ")
+            yield Command(plan.start.command, "    ")
         else:
             yield Line("    no flags say this plan")
         for name, text in plan.start.files.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from kvpipe.cache.load import ENDS
 from kvpipe.cache.plan import Capacity, Plan, SlotFacts
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
@@ -16,7 +17,7 @@ from kvpipe.report.verdict import verdict_of
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
 from kvpipe.text.figures import count, percent, size
-from kvpipe.text.lines import Line, Section, shell_lines
+from kvpipe.text.lines import Command, Line, Section
 
 
 def contents(report: ReportInput) -> list[Section]:
@@ -37,9 +38,7 @@ def contents(report: ReportInput) -> list[Section]:
     sections += _notes(report)
     sections.append(_end(report))
     if report.serve:
-        sections.append(
-            Section(title="To serve this plan", verbatim=list(shell_lines(report.serve, 78)))
-        )
+        sections.append(Section(title="To serve this plan", verbatim=[Command(report.serve)]))
     return sections
 
 
@@ -62,7 +61,7 @@ def _capacity(
 ) -> Section:
     one, null = plan.ranks[0].config.bytes_per_block, plan.num_blocks - cap.usable_blocks
     peak, steady = (
-        sum(demand.peak_blocks for demand in cap.demands),
+        sum(demand.peak_blocks for demand in cap.demands) + cap.scratch_blocks,
         sum(demand.steady_blocks for demand in cap.demands),
     )
     account, a_rank = accounts[0], ", a rank" if len(plan.ranks) > 1 else ""
@@ -94,10 +93,16 @@ def _capacity(
         f"longest request: {cap.longest_request:,} tokens, alone in the cache",
         f"a request costs {size(cap.bytes_fixed)} + {size(cap.bytes_per_token)} a token (steady "
         "state, from above)",
-        f"at the peak: each reads its prompt, {plan.limits.tokens_in_flight:,} tokens in flight; "
-        f"running: all decode but one, which reads its prompt ({size(in_flight)} more, once); "
-        "steady: each decodes",
+        f"at the peak: {ENDS['peak']}, {plan.limits.tokens_in_flight:,} tokens in flight; "
+        f"running: {ENDS['running']} ({size(in_flight)} more, once); "
+        f"steady: {ENDS['steady']}",
     ]
+    if cap.scratch_blocks:
+        paragraphs.append(
+            "of a prefill chunk windows store what survives it; the rest lies in up to "
+            f"{count(cap.scratch_blocks, 'scratch slot')}, in which layers take turns (so the peak "
+            "is counted from above)"
+        )
     return Section(
         title=f"Capacity ({how_exact(plan, profile)})",
         headers=(f"of {cap.request_len:,} tokens each", "at the peak", "running", "steady"),

@@ -14,6 +14,7 @@ from kvpipe.notes import Note
 from kvpipe.report.accounts import KV_CAUSES, RankAccount
 from kvpipe.report.run_input import ReportInput
 from kvpipe.specs.base import RequestLimits
+from kvpipe.stages.grouping.scratch import stepped
 from kvpipe.text.figures import count, percent, size
 
 MUCH_PADDING = 0.10  # share of the pool
@@ -43,6 +44,8 @@ def _length(plan: Plan, cap: Capacity) -> Iterator[Note]:
     if wanted > planned:
         limits = plan.limits.with_length(wanted)
         blocks = sum(blocks_at(group, limits) for group in plan.groups)
+        if scratch := plan.ranks[0].config.scratch:
+            blocks = stepped([group.spec for group in plan.groups], scratch, limits).total
         num_bytes = blocks * plan.ranks[0].config.bytes_per_block
         yield Note(
             text=f"max_model_len was lowered from {wanted:,} to {planned:,} tokens: one request of "

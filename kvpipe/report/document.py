@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
+from functools import lru_cache
 from typing import Any
 
-from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, Plan, RankPlan
+from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, LayerPages, Plan, RankPlan
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
+from kvpipe.report.folded import SharedList
 from kvpipe.report.run_input import ReportInput
-from kvpipe.report.verdict import verdict_of
+from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
 
@@ -34,7 +36,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "headline": asdict(report.headline),
         "config": dict(report.config),
         "plan": _plan(report.plan),
-        "capacity": _capacity(report.plan),
+        "capacity": _capacity(report),
         "printed": [asdict(line) for line in report.plan.printed],
         "log": plain(report.log),
         "serve": report.serve,
@@ -46,14 +48,25 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "verify": {**report.verify.to_json(), "passed": report.verify.passed},
         "notes": [asdict(note) for note in all_notes(report)],
         "backend": dict(report.backend_facts),
-        "address_map": plain(report.address_map),
+        "address_map": report.address_map,
         "seconds": dict(report.timings),
     }
 
 
-def _capacity(plan: Plan) -> dict[str, Any] | None:
-    cap = plan.capacity
-    return None if cap is None else {**asdict(cap), "requests_running": cap.requests_running}
+def _capacity(report: ReportInput) -> dict[str, Any] | None:
+    cap, asked = report.plan.capacity, report.requests_asked
+    if cap is None:
+        return None
+    told = {
+        **asdict(cap),
+        "requests_running": cap.requests_running,
+        "users": running_at_once(report),
+        "requests_asked": asked,
+        "blocks_asked": cap.blocks_of(asked),
+    }
+    if not cap.scratch_blocks:  # not asked for, or of no use
+        del told["scratch_blocks"]
+    return told
 
 
 _LEAVES = (str, int, float, bool, type(None))
@@ -102,6 +115,7 @@ def _slots(plan: Plan) -> dict[str, Any] | None:
 
 def _rank(rank: RankPlan) -> dict[str, Any]:
     config = rank.config
+    whole = _of_config(config)
     return {
         "num_blocks": config.num_blocks,
         "bytes_per_block": config.bytes_per_block,
@@ -110,12 +124,40 @@ def _rank(rank: RankPlan) -> dict[str, Any]:
         "required_bytes": rank.required_bytes,
         "stranded_bytes": rank.stranded_bytes,
         "printed": asdict(rank.printed),
-        "groups": [_group(group, config) for group in config.groups],
-        "tensors": [
-            {"size_bytes": tensor.size_bytes, "pages": [asdict(page) for page in tensor.pages]}
-            for tensor in config.tensors
-        ],
+        **({"scratch": _scratch(config)} if config.scratch else {}),
+        "groups": whole["groups"],
+        "tensors": whole["tensors"],
     }
+
+
+@lru_cache(maxsize=32)  # jobs of a sweep often share a cache, and change what uses it
+def _of_config(config: KVCacheConfig) -> Mapping[str, Any]:
+    """For reading."""
+    return {
+        "groups": SharedList(_group(group, config) for group in config.groups),
+        "tensors": SharedList(
+            {"size_bytes": tensor.size_bytes, "pages": [_page(page) for page in tensor.pages]}
+            for tensor in config.tensors
+        ),
+    }
+
+
+def _page(page: LayerPages) -> dict[str, Any]:
+    return {field.name: getattr(page, field.name) for field in fields(page)}
+
+
+def _scratch(config: KVCacheConfig) -> list[dict[str, int]]:
+    """Of the groups whose chunks lie in scratch."""
+    return [
+        {
+            "group": group,
+            "pages_per_slot": each.pages_per_slot,
+            "pitch_bytes": each.pitch_units * each.unit_bytes,
+            "unit_bytes": each.unit_bytes,
+        }
+        for group, each in enumerate(config.scratch)
+        if each is not None
+    ]
 
 
 def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from kvpipe.cache.load import ENDS
 from kvpipe.engines.plan import EnginePlan
 from kvpipe.pipeline import Prepared
 from kvpipe.report.identity import identity
 from kvpipe.text.figures import percent, size
-from kvpipe.text.lines import Line, Section, shell_lines
-
-COMMAND_WIDTH = 96
+from kvpipe.text.lines import Command, Line, Section
 
 
 def sections(plan: EnginePlan, model: str, device: str) -> list[Section]:
@@ -60,8 +59,8 @@ def _users(plan: EnginePlan) -> Section:
     most = "" if plan.max_requests is None else f" (the engine runs at most {plan.max_requests:,})"
     lines = [
         Line(
-            f"{users.peak:,} all reading their prompts, {users.steady:,} all decoding{most}; one "
-            f"more lacks: {users.limit}"
+            f"peak ({ENDS['peak']}): {users.peak:,}; steady ({ENDS['steady']}): "
+            f"{users.steady:,}{most}; one more lacks: {users.limit}"
         ),
         Line(f"tokens held: {plan.tokens:,}; longest request alone: {plan.longest:,} tokens"),
     ]
@@ -73,7 +72,7 @@ def _users(plan: EnginePlan) -> Section:
 
 
 def _start(plan: EnginePlan) -> Section:
-    lines = [*shell_lines(plan.start.command, COMMAND_WIDTH, "  ")]
+    lines: list[Line | Command] = [Command(plan.start.command, "  ")]
     for name, text in plan.start.files.items():
         lines += [Line(f"  {name}:"), *(Line(f"    {line}") for line in text.splitlines())]
     return Section(

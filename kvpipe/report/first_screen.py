@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import textwrap
 
+from kvpipe.cache.load import by_both
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.notes import Note
 from kvpipe.report.derived_notes import all_notes
@@ -87,18 +88,19 @@ def _users(report: ReportInput, capacity: Capacity) -> str:
         capacity.requests_at_peak,
         capacity.requests_steady,
     )
-    words = f"{running:,} of {capacity.request_len:,} tokens each"
-    if peak != steady:
-        words += f", one of them reading its prompt ({peak:,} if all do, {steady:,} if none)"
-    if report.max_num_seqs is not None and running > report.max_num_seqs:
-        return f"{report.max_num_seqs:,} by scheduler.max_num_seqs; by memory {words}"
-    return words
+    most = min(running, report.max_num_seqs or running)
+    words = f"{most:,} of {count(capacity.request_len, 'token')} each"
+    if both := by_both(running, report.max_num_seqs):
+        words += f": {both}"
+    if peak == steady:
+        return words if both else f"{words}, at peak and steady alike"
+    return f"{words}, one reading its prompt (peak {peak:,}, steady {steady:,})"
 
 
 def _limit(report: ReportInput, capacity: Capacity) -> str:
     seqs = report.max_num_seqs
     if seqs is not None and capacity.requests_running > seqs:
-        return f"scheduler.max_num_seqs={seqs:,}; memory would hold more"
+        return f"scheduler.max_num_seqs={seqs}; memory would hold more"
     cache = min((rank.available_kv for rank in report.profile.ranks), key=lambda i: i.num_bytes)
     words = f"memory: {size(cache.num_bytes)} for the cache, {cache.how}"
     if cache.low_bytes is not None and cache.high_bytes is not None:

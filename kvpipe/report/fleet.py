@@ -2,53 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
-from kvpipe.answers.fleet import Fleet, FleetAnswer, Load
+from kvpipe.answers.fleet import Fleet, FleetAnswer, Replica, Wanted
+from kvpipe.answers.fleet_candidates import Shape
+from kvpipe.report.pareto import Point, pareto
 from kvpipe.text.figures import count
-from kvpipe.text.lines import Line, Section, shell_lines
+from kvpipe.text.lines import Command, Line, Section
 
 MOST_ROWS = 12
-COMMAND_WIDTH = 96
 
 
-def sections(answer: FleetAnswer, load: Load, model: str) -> list[Section]:
+def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     found = answer.fleets
     table = Section(
-        title=f"find: {count(load.requests, 'request')} of {count(load.length, 'token')} at once, "
-        f"{model}",
+        title=f"find: {count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at "
+        f"once, {model}",
         headers=("cards", "of", "as", "users each", "headroom", "cost/h", "a token >=", "limit"),
         align="rllrrrrl",
         rows=[_row(fleet) for fleet in found[:MOST_ROWS]],
         paragraphs=[
             Line(
-                f"{answer.tried:,} candidates, {len(found):,} serve the load; each replica was "
-                "planned. users each: of one replica, one of them reading its prompt. cost/h: by "
-                "the prices you gave. a token: no faster than this with all users (a bound)",
+                f"{count(answer.tried, 'candidate')}, {len(found):,} serve the load; each replica "
+                "was planned. users each: of one replica, one of them reading its prompt. cost/h: "
+                "by the prices you gave. a token: no faster than this with all users (a bound)",
                 "faint",
             ),
-            *(Line(f"{reason} ({_names(names)})") for reason, names in answer.refused.items()),
+            *refusals(answer.refused),
         ],
     )
     if not found:
         return [table]
     best = found[0]
-    lines = [Line(f"  on each of {count(best.replicas, 'replica')}:", "faint")]
-    lines += shell_lines(best.replica.command, COMMAND_WIDTH, "  ") if best.replica.command else []
+    lines: list[Line | Command] = [
+        Line(f"  on each of {count(best.replicas, 'replica')}:", "faint"),
+        *([Command(best.replica.command, "  ")] if best.replica.command else []),
+    ]
     return [table, Section(title="The first of them, to start", verbatim=lines)]
 
 
 def _row(fleet: Fleet) -> tuple[str, ...]:
     replica = fleet.replica
-    shape = f"{fleet.replicas:,} x TP {replica.tp}"
-    if replica.pp > 1:
-        shape += f" PP {replica.pp}"
     token = replica.token_bound_s
     return (
         f"{fleet.cards:,}",
-        replica.device,
-        shape,
+        replica.shape.device,
+        shape_of(fleet.replicas, replica.shape),
         f"{replica.users:,}",
         f"{100 * fleet.headroom:.0f}%",
         "-" if fleet.cost is None else f"{fleet.cost:,.2f}",
@@ -57,14 +58,24 @@ def _row(fleet: Fleet) -> tuple[str, ...]:
     )
 
 
+def refusals(refused: Mapping[str, tuple[str, ...]]) -> list[Line]:
+    return [Line(f"{reason} ({_names(names)})") for reason, names in refused.items()]
+
+
+def shape_of(replicas: int, shape: Shape) -> str:
+    """`4 x TP 2 PP 2`."""
+    text = f"{replicas:,} x TP {shape.tp}"
+    return f"{text} PP {shape.pp}" if shape.pp > 1 else text
+
+
 def _names(names: tuple[str, ...]) -> str:
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-def document(answer: FleetAnswer, load: Load) -> dict[str, Any]:
+def document(answer: FleetAnswer, wanted: Wanted) -> dict[str, Any]:
     return {
-        "load": asdict(load),
+        "load": {**asdict(wanted), "name": wanted.load.name},
         "tried": answer.tried,
         "fleets": [
             {
@@ -72,7 +83,7 @@ def document(answer: FleetAnswer, load: Load) -> dict[str, Any]:
                 "replicas": fleet.replicas,
                 "headroom": fleet.headroom,
                 "cost_per_hour": fleet.cost,
-                **asdict(fleet.replica),
+                **_plain(fleet.replica),
             }
             for fleet in answer.fleets
         ],
@@ -81,3 +92,39 @@ def document(answer: FleetAnswer, load: Load) -> dict[str, Any]:
             for reason, names in answer.refused.items()
         ],
     }
+
+
+def _plain(replica: Replica) -> dict[str, Any]:
+    plain = asdict(replica)
+    return {**plain.pop("shape"), **plain}
+
+
+def picture(answer: FleetAnswer, wanted: Wanted, model: str) -> str | None:
+    """None where the time of a token is known of none of them."""
+    points = [
+        Point(
+            name=f"{shape_of(fleet.replicas, fleet.replica.shape)} {fleet.replica.shape.device}",
+            cost=fleet.cards if fleet.cost is None else fleet.cost,
+            delay=1000 * fleet.replica.token_bound_s,
+        )
+        for fleet in answer.fleets
+        if fleet.replica.token_bound_s is not None
+    ]
+    if not points:
+        return None
+    return pareto(
+        points,
+        title=f"{count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at once",
+        model=model,
+        cost=cost_axis(answer.fleets),
+        delay="milliseconds a token, at best (a bound, with all users)",
+    )
+
+
+def cost_axis(fleets: Sequence[Priced]) -> str:
+    return "cards" if any(fleet.cost is None for fleet in fleets) else "price an hour"
+
+
+class Priced(Protocol):
+    @property
+    def cost(self) -> float | None: ...

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 REPEAT = "$repeat"
@@ -20,9 +21,27 @@ _FEWEST_NUMBERS = 8  # a shape of three equal sizes is easier to read as it stan
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,15})")
 
 
+class SharedPart(dict[str, Any]):
+    """A part of the documents of several jobs, which is folded once. It is for reading."""
+
+    @cached_property
+    def folded(self) -> dict[str, Any]:
+        return {key: folded(item) for key, item in self.items()}
+
+
+class SharedList(list[Any]):
+    """As SharedPart, a list."""
+
+    @cached_property
+    def folded(self) -> list[Any]:
+        return list(_folded_items(self))
+
+
 def folded(value: Any) -> Any:
-    """The same value, runs in its lists written as one item each."""
-    if isinstance(value, Mapping):
+    """The same value, runs in its lists written as one item each. Of JSON's own types."""
+    if isinstance(value, SharedPart | SharedList):
+        return value.folded
+    if isinstance(value, dict):
         return {key: folded(item) for key, item in value.items()}
     if isinstance(value, list):
         return list(_folded_items(value))
@@ -65,7 +84,7 @@ def _run(items: Sequence[Any], at: int) -> tuple[Any, int]:
     times = 2
     while at + times < len(items) and _step(items[at + times - 1], items[at + times]) == step:
         times += 1
-    if not isinstance(items[at], Mapping):
+    if not isinstance(items[at], dict):
         return step, times if times >= _FEWEST_NUMBERS else 1
     return step, times if times > 2 or _is_next(step) else 1
 
@@ -84,7 +103,7 @@ def _step(one: Any, other: Any) -> Any:
         return {}
     if type(one) is not type(other):
         return None
-    if isinstance(one, Mapping):
+    if isinstance(one, dict):
         return _step_of_parts(one, other) if [*one] == [*other] else None
     if isinstance(one, list):
         same = len(one) == len(other)

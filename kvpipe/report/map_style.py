@@ -23,6 +23,7 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "padding_layers": ("#e08a1e", "#e8993a"),
     "page_padding": ("#f5c46b", "#f4c878"),
     "null_block": ("#4a5568", "#69778b"),
+    "overflow": ("#c4162a", "#d3344a"),
 }
 # Nobody uses these bytes: (line, ground) light, then dark.
 HATCHED: Mapping[str, tuple[str, str, str, str]] = {
@@ -32,7 +33,16 @@ HATCHED: Mapping[str, tuple[str, str, str, str]] = {
     "not_requested": ("#d3d9e0", "#f7f8fa", "#3d4550", "#1d2229"),
 }
 LIGHT_TEXT = frozenset(
-    {"weights", "cache", "layer", "payload", "block_tails", "head_replication", "null_block"}
+    {
+        "weights",
+        "cache",
+        "layer",
+        "payload",
+        "block_tails",
+        "head_replication",
+        "null_block",
+        "overflow",
+    }
 )
 
 

@@ -1,37 +1,24 @@
 """plan.json's document -> memory_map.svg: where every byte of a rank's device is.
 
-From top to bottom: verdict, model and command; the device; the bytes given to the cache, enlarged,
-at the peak and in steady state (one bar where they are alike); one block as each group uses it; the
-other ranks. In one bar all areas are proportional to bytes: each rectangle carries `data-bytes`,
-each bar `data-total-bytes`, and they add up. Drawn by hand, without a dependency; readable on light
-and dark pages.
+From top to bottom: verdict, users, model and command; the device, and in red what is beyond its
+end; the bytes given to the cache, enlarged, at the peak and in steady state (one bar where they are
+alike), and what the users that were asked for would take, where it is more; one block as each group
+uses it; the other ranks. Readable on light and dark pages.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvpipe.report.accounts import KV_CAUSES
-from kvpipe.report.map_style import HATCHED, LIGHT_TEXT, STYLE
-from kvpipe.text.clean import clean
+from kvpipe.report.drawing import BAR_HEIGHT, BAR_WIDTH, MARGIN, ROW_HEIGHT, Drawing, Segment
+from kvpipe.report.overflow import cut
 from kvpipe.text.figures import count, percent, size
 from kvpipe.text.lines import shell_lines
 
-WIDTH, MARGIN, BAR_HEIGHT, ROW_HEIGHT = 960, 32, 46, 26
-BAR_WIDTH = WIDTH - 2 * MARGIN
-LETTER = 6.6  # width of a 12 px letter, generously
 _COMMAND_LETTERS = 110  # of a monospaced line
 MOST_ROWS = 16  # kinds of groups and of ranks that are drawn; plan.json has all
-
-Segment = tuple[str, int, str]  # class, bytes, what it is
-
-
-def shown(words: str) -> str:
-    """Text of a picture: nothing a reader's terminal or browser would obey."""
-    return escape(clean(words))
 
 
 def memory_map(document: Mapping[str, Any]) -> str:
@@ -47,77 +34,12 @@ def memory_map(document: Mapping[str, Any]) -> str:
     return drawing.svg(f"Memory map of {document['headline']['model']}")
 
 
-class Drawing:
-    """Elements from top to bottom; y is where the next one goes, in pixels."""
-
-    def __init__(self) -> None:
-        self.elements: list[str] = []
-        self.y = 0.0
-
-    def text(self, words: str, kind: str = "label", x: float = MARGIN, dy: float = 18) -> None:
-        self.y += dy
-        place = f'class="{kind}" x="{x:.1f}" y="{self.y:.1f}"'
-        self.elements.append(f"<text {place}>{shown(words)}</text>")
-
-    def bar(self, name: str, segments: Sequence[Segment], height: float) -> dict[str, float]:
-        """One bar over the whole width. Returns the left edge of each segment, and "end"."""
-        total = sum(num_bytes for _, num_bytes, _ in segments)
-        about = f'data-name="{shown(name)}" data-total-bytes="{total}"'
-        self.elements.append(f'<g class="bar" {about}>')
-        x, edges = float(MARGIN), dict[str, float]()
-        for kind, num_bytes, words in segments:
-            if num_bytes:
-                edges.setdefault(kind, x)
-                width = BAR_WIDTH * num_bytes / total
-                self.elements += self._segment(kind, num_bytes, words, x, width, height)
-                x += width
-        self.elements.append("</g>")
-        self.y += height
-        return {**edges, "end": x}
-
-    def _segment(
-        self, kind: str, num_bytes: int, words: str, x: float, width: float, height: float
-    ) -> Iterator[str]:
-        # A hairline between neighbours, but none where it would hide what it separates.
-        edge = ' stroke-width="1"' if width > 4 else ' stroke-width="0"'
-        yield (
-            f'<rect class="{kind} edge" x="{x:.4f}" y="{self.y:.1f}" width="{width:.6f}" '
-            f'height="{height}" data-bytes="{num_bytes}"{edge}>'
-            f"<title>{shown(words)}: {size(num_bytes)} ({num_bytes:,} bytes)</title></rect>"
-        )
-        shade = "label halo" if kind in HATCHED else "on-dark" if kind in LIGHT_TEXT else "on-light"
-        lines = _fitting_label(kind, words, num_bytes, width, height)
-        for number, line in enumerate(lines):
-            y = self.y + height / 2 + 4.5 + 15 * (number - (len(lines) - 1) / 2)
-            yield f'<text class="{shade}" x="{x + 6:.1f}" y="{y:.1f}">{shown(line)}</text>'
-
-    def svg(self, title: str) -> str:
-        height = self.y + MARGIN
-        body = "\n".join(self.elements)
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
-            f'width="{WIDTH}" height="{height:.0f}" role="img">\n<title>{shown(title)}</title>\n'
-            f'{STYLE}\n<rect class="paper" width="{WIDTH}" height="{height:.0f}"/>\n'
-            f"{body}\n</svg>\n"
-        )
-
-
-def _fitting_label(
-    kind: str, words: str, num_bytes: int, width: float, height: float
-) -> Sequence[str]:
-    """The most telling label that has room: what and how much, one of them, a layer's number."""
-    number = re.findall(r"\d+", words)[:1] if kind == "layer" else []
-    tall = [[words, size(num_bytes)]] if height >= BAR_HEIGHT else []
-    for lines in (*tall, [words], number or [size(num_bytes)]):
-        if width >= LETTER * max(map(len, lines)) + 10:
-            return lines
-    return []
-
-
 def _heading(drawing: Drawing, document: Mapping[str, Any]) -> None:
     head, plan = document["headline"], document["plan"]
     drawing.text(document["verdict"], "heading", dy=46)
     drawing.text(head["model"], "section", dy=26)
+    if cap := document["capacity"]:
+        drawing.text(_users_words(cap, plan["max_model_len"]), "label", dy=22)
     drawing.text(
         f"engine {head['engine']} · max_model_len {plan['max_model_len']:,} tokens · "
         f"{plan['num_blocks']:,} blocks · {len(plan['ranks'])} rank"
@@ -127,6 +49,11 @@ def _heading(drawing: Drawing, document: Mapping[str, Any]) -> None:
     )
     for line in shell_lines(document["serve"], _COMMAND_LETTERS) if document["serve"] else ():
         drawing.text(line.text, "command", dy=18)
+
+
+def _users_words(cap: Mapping[str, Any], length: int) -> str:
+    asked = f", {cap['requests_asked']:,} were asked for" if cap["requests_asked"] > 1 else ""
+    return f"{count(cap['users'], 'user')} of {length:,} tokens at once{asked}"
 
 
 def _device(drawing: Drawing, document: Mapping[str, Any], account: Mapping[str, Any]) -> None:
@@ -139,7 +66,8 @@ def _device(drawing: Drawing, document: Mapping[str, Any], account: Mapping[str,
         dy=38,
     )
     drawing.y += 10
-    edges = drawing.bar("device", _device_segments(account["peak"]), BAR_HEIGHT)
+    segments = cut(_device_segments(account["peak"]), account["total_bytes"] - over)
+    edges = drawing.bar("device", segments, BAR_HEIGHT)
     if "cache" in edges:
         left, right = edges["cache"], edges.get("not_requested", edges["end"])
         bottom = drawing.y + 56
@@ -176,6 +104,24 @@ def _cache(drawing: Drawing, document: Mapping[str, Any], account: Mapping[str, 
         drawing.y += 10
         split = account[load]
         drawing.bar(load, [(c, split[c], _words(c)) for c in KV_CAUSES], BAR_HEIGHT)
+    if document["capacity"]:
+        _asked(drawing, document["capacity"], document["plan"]["ranks"][account["rank"]])
+
+
+def _asked(drawing: Drawing, cap: Mapping[str, Any], rank: Mapping[str, Any]) -> None:
+    """The users that were asked for, where the pool does not hold them: what is missing, in red."""
+    usable, asked, page = cap["usable_blocks"], cap["blocks_asked"], rank["bytes_per_block"]
+    if asked <= usable:
+        return
+    users = count(cap["requests_asked"], "user")
+    drawing.text(
+        f"{users} would take {size(asked * page)}: {size((asked - usable) * page)} are missing",
+        "section",
+        dy=30,
+    )
+    drawing.y += 10
+    segments: list[Segment] = [("payload", asked * page, f"{users} asked for")]
+    drawing.bar("asked", cut(segments, usable * page), BAR_HEIGHT)
 
 
 def _legend(drawing: Drawing, account: Mapping[str, Any]) -> None:
@@ -264,7 +210,13 @@ def _other_ranks(drawing: Drawing, accounts: Sequence[Mapping[str, Any]]) -> Non
         drawing.text(f"rank {account['rank']}: {size(account['total_bytes'])}", "label", dy=24)
         drawing.y += 6
         peak = account["peak"]
-        drawing.bar(f"rank {account['rank']}", [(c, peak[c], _words(c)) for c in peak], ROW_HEIGHT)
+        segments = [(c, peak[c], _words(c)) for c in peak]
+        end = account["total_bytes"] - account["overcommitted_bytes"]
+        drawing.bar(f"rank {account['rank']}", cut(segments, end), ROW_HEIGHT)
+    if len(different) > MOST_ROWS:
+        drawing.text(
+            f"and {len(different) - MOST_ROWS} more kinds of ranks, see plan.json", "faint"
+        )
 
 
 def _words(cause: str) -> str:

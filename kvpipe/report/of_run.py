@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kvpipe.answers.advice import advise
 from kvpipe.answers.hints import stage_notes
 from kvpipe.answers.serve_line import line_of, why_none
+from kvpipe.cache.addresses import AddressMap
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
+from kvpipe.report.document import plain
+from kvpipe.report.folded import SharedPart
 from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
+from kvpipe.stages.profiling.base import MemoryProfile
+from kvpipe.stages.validation.base import ResolvedRun
 
 if TYPE_CHECKING:  # needed for logs alone
     from kvpipe.answers.log_answer import LogComparison
@@ -23,7 +29,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
     resolved, plan = result.prepared.resolved, result.plan
     return ReportInput(
         headline=Headline(
-            model=f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})",
+            model=model_words(resolved),
             engine=plan.engine,
             device=resolved.device.name,
             backend=resolved.backend,
@@ -39,7 +45,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
             *advise(result),
         ),
         timings=result.timings,
-        address_map={"ranks": [where.to_json() for where in result.addresses]},
+        address_map={"ranks": [_told(where) for where in result.addresses]},
         config=result.prepared.raw,
         backend_facts=result.backend.describe(),
         job=job,
@@ -47,15 +53,24 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         serve=line_of(result),
         no_serve=why_none(result),
         max_num_seqs=resolved.max_num_seqs,
-        weights_left_out=_weights_left_out(result),
+        weights_left_out=weights_left_out(resolved, result.profile),
         requests_asked=requests_asked(result.prepared.config.want),
     )
 
 
-def _weights_left_out(result: Result) -> int:
+@lru_cache(maxsize=32)
+def _told(where: AddressMap) -> SharedPart:
+    return SharedPart(plain(where.to_json()))
+
+
+def model_words(resolved: ResolvedRun) -> str:
+    """The model, and what its weights and its cache are kept in."""
+    return f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
+
+
+def weights_left_out(resolved: ResolvedRun, profile: MemoryProfile) -> int:
     """Bytes of weights on each rank, where the profile has no item for them."""
-    resolved = result.prepared.resolved
-    if result.profile.ranks[0].charged or resolved.device.type != "cpu":
+    if profile.ranks[0].charged or resolved.device.type != "cpu":
         return 0
     return resolved.weight_bytes_a_rank
 

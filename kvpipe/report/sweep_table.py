@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
+from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out, terminal_width
 
 _FIRST = ("job", "overrides", "status", "exit_code")
@@ -41,7 +42,7 @@ def sweep_table(
     failed = [row for row in rows if row.get("error")]
     common = _common(rows)
     section = Section(
-        title=f"{len(rows)} jobs, {_outcomes(rows)}"
+        title=f"{count(len(rows), 'job')}, {_outcomes(rows)}"
         + (f"; all with {' '.join(common)}" if common else ""),
         headers=("job", "status", *(column.title for column in columns), "overrides"),
         align="rl" + "".join(column.align for column in columns) + "l",

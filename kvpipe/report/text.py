@@ -1,10 +1,11 @@
 """The report for a person: the first screen; `report=full` has everything.
 
-Colour on a terminal (NO_COLOR honoured), plain ASCII in a pipe.
+Colour on a terminal (NO_COLOR honoured), plain ASCII in a pipe (unless FORCE_COLOR is set).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
@@ -45,16 +46,18 @@ class TextReport(Report):
 
 
 def write_lines(lines: Iterable[Line], stream: TextIO) -> None:
-    """To a terminal through rich, which is imported only there; else as plain text."""
-    if not stream.isatty():
+    """To a terminal, or where FORCE_COLOR asks for it, through rich, which is imported only then;
+    else as plain text."""
+    forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
+    if not stream.isatty() and not forced:
         stream.writelines(f"{_encodable(clean(line.text), stream)}\n" for line in lines)
         return
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=stream, highlight=False, soft_wrap=True)
+    console = Console(file=stream, highlight=False, soft_wrap=True, force_terminal=True)
     for line in lines:
-        console.print(Text(clean(line.text), style=STYLES[line.style]))
+        console.print(Text(_encodable(clean(line.text), stream), style=STYLES[line.style]))
 
 
 def _encodable(text: str, stream: TextIO) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from kvpipe.cache.plan import Plan
 from kvpipe.report.run_input import ReportInput
-from kvpipe.text.figures import size
+from kvpipe.stages.profiling.base import RankMemory
+from kvpipe.text.figures import count, size
 
 _STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": "good"}
 
@@ -40,7 +41,7 @@ def verdict_of(report: ReportInput) -> Verdict:
     if plan.capacity is None:
         return Verdict(word="", short="Nothing to store: no layer of this model keeps a cache.")
     word, short = _answer(report)
-    figures = f"{plan.num_blocks:,} blocks, {_pools(plan)}"
+    figures = f"{count(plan.num_blocks, 'block')}, {_pools(plan)}"
     if plan.requested_len > plan.limits.max_model_len:
         figures += f"; max_model_len lowered from {plan.requested_len:,}"
     if report.weights_left_out:
@@ -65,15 +66,17 @@ def _pools(plan: Plan) -> str:
 
 
 def _answer(report: ReportInput) -> tuple[str, str]:
-    plan, length = report.plan, f"{report.plan.limits.max_model_len:,} tokens"
+    plan, length = report.plan, count(report.plan.limits.max_model_len, "token")
     assert plan.capacity is not None
     if plan.capacity.requests_at_peak == 0:
         return "does not fit", f"DOES NOT FIT: no request of {length}"
     running, asked = running_at_once(report), report.requests_asked
     if running is not None and running < asked:
-        return "does not fit", f"DOES NOT FIT: {running:,} of {asked:,} users of {length}"
+        return "does not fit", f"DOES NOT FIT: {running:,} of {count(asked, 'user')} of {length}"
     if over := max(account.overcommitted_bytes for account in report.accounts):
         return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
+    if over := max(map(_over_at_worst, report.profile.ranks)):
+        return "may not fit", f"MAY NOT FIT: at worst {size(over)} over the card: {length}"
     if short := _shortfall(report):
         return "may not fit", f"MAY NOT FIT: at worst {size(short)} are missing for {length}"
     if report.weights_left_out:
@@ -90,6 +93,14 @@ def running_at_once(report: ReportInput) -> int | None:
     if report.plan.capacity is None:
         return None
     return min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
+
+
+def _over_at_worst(memory: RankMemory) -> int:
+    """Bytes beyond the device, where all beside a cache set by hand is as large as it may be."""
+    if not memory.is_set_by_hand:
+        return 0
+    most = memory.available_kv_bytes + sum(item.at_most for item in memory.charged)
+    return max(0, most - memory.total.num_bytes)
 
 
 def _shortfall(report: ReportInput) -> int:

@@ -3,6 +3,8 @@ saved run's."""
 
 from __future__ import annotations
 
+import marshal
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,17 @@ CONF_DIR = next(folder for folder in _PLACES if (folder / "config.yaml").is_file
 
 def shipped_option(group: str, name: str) -> dict[str, Any]:
     """The settings of conf/<group>/<name>.yaml: what `auto` gives the plugin that it chooses."""
-    import yaml
+    option: dict[str, Any] = marshal.loads(_shipped(group, name))
+    return option
+
+
+@lru_cache(maxsize=512)
+def _shipped(group: str, name: str) -> bytes:
+    """Read once: everybody gets a copy of his own, which he may change."""
+    from kvpipe.request.plain_yaml import load_yaml
 
     text = (CONF_DIR / group / f"{name}.yaml").read_text(encoding="utf-8")
-    option: dict[str, Any] = yaml.safe_load(text)
-    return option
+    return marshal.dumps(load_yaml(text))
 
 
 def saved_folder(config_path: str) -> Path:

@@ -22,7 +22,23 @@ T = TypeVar("T")
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Ranks = Annotated[int, Field(ge=1, le=1024)]
 CacheDtype = Literal[
-    "auto", "float16", "bfloat16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"
+    "auto",
+    "float16",
+    "bfloat16",
+    "float32",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "fp8_ds_mla",
+    # of engines that are planned only (specs/packed_types.py)
+    "q8_0",
+    "q5_1",
+    "q5_0",
+    "q4_1",
+    "q4_0",
+    "iq4_nl",
+    "nvfp4",
+    "int8",
 ]
 ModelDtype = Literal["auto", "float16", "bfloat16", "float32"]
 

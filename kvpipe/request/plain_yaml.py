@@ -6,7 +6,9 @@ that would read back as something else are written in quotes.
 
 from __future__ import annotations
 
+import marshal
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +34,17 @@ def dump_yaml(value: Any) -> str:
     return yaml.dump(
         value, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper()
     )
+
+
+def dump_sections(values: Mapping[str, Any]) -> str:
+    """The same text as `dump_yaml`, where many requests share most of their sections: each is
+    written once."""
+    return "".join(_section(key, marshal.dumps(value, 2)) for key, value in values.items())
+
+
+@lru_cache(maxsize=4096)
+def _section(key: str, value: bytes) -> str:
+    return dump_yaml({key: marshal.loads(value)})
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,7 @@
 """What is written down while a trace runs: blocks in use, and the closed form beside them.
 
-At every step   entries = table entries of all requests (a shared block counts for each)
+At every step   entries = table entries of all requests (a shared block counts for each), and
+                          the step's scratch
                 in_use  = blocks of the pool with an owner
                 steady  = sum over requests and groups of steady_blocks(its tokens), exact
                 linear  = sum over requests of bytes_fixed + bytes_per_token * tokens, in blocks
@@ -107,6 +108,7 @@ class Ledger:
             for tokens in stored
         )
         entries = sum(self._entries(item.number) for item in running)
+        entries += len(self.manager.scratch.slots)
         self.largest_gap = Gap(
             time_s=time_s,
             running=len(running),

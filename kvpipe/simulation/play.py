@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kvpipe.blocks import BlockManager
@@ -12,7 +13,9 @@ from kvpipe.registry import Registry
 from kvpipe.request.schema import check_section, shown
 from kvpipe.simulation.latencies import overload, percentiles
 from kvpipe.simulation.ledger import Ledger
+from kvpipe.simulation.replicas import played
 from kvpipe.simulation.result import ReplayResult
+from kvpipe.simulation.routing import ROUTINGS
 from kvpipe.simulation.serving import Counts, Serving
 from kvpipe.simulation.step_time import (
     NOMINAL_SECONDS,
@@ -76,8 +79,19 @@ def replay(
     prefix_caching: bool = False,
     best: StepTime | None = None,
 ) -> ReplayResult:
-    """Serve the requests, in order of arrival, with at most max_num_seqs together. best: steps by
-    model and card, where the options leave them to these."""
+    """Serve the requests, in order of arrival, with at most max_num_seqs together on a replica.
+    best: steps by model and card, where the options leave them to these."""
+    if options.replicas > 1:
+        each = options.model_copy(update={"replicas": 1})
+        alone = partial(
+            replay,
+            plan=plan,
+            options=each,
+            max_num_seqs=max_num_seqs,
+            prefix_caching=prefix_caching,
+            best=best,
+        )
+        return played(ROUTINGS[options.routing](requests, options.replicas), alone)
     manager = _manager(plan, min(max_num_seqs, len(requests)), prefix_caching)
     _refuse_drafts(manager)
     counts = Counts()
@@ -114,6 +128,7 @@ def replay(
         arrivals_s=span,
         overload=overload(span, serving.now, times.longest_service),
         idle=tuple(ledger.idle),
+        latencies=times,
     )
 
 

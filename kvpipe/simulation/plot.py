@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from math import floor, log10
 
 from kvpipe.simulation.ledger import Point
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.text.clean import clean
 from kvpipe.text.figures import count
+from kvpipe.text.ticks import round_step
 
 WIDTH, HEIGHT = 860, 330
 LEFT, RIGHT, TOP, BOTTOM = 80, 30, 62, 48
-MOST_TICKS = 6
 _TIME_UNITS = ((1, "s"), (60, "min"), (3600, "h"), (86400, "d"))
 _STYLE = """
   svg { background: #fff } text { font: 12px system-ui, sans-serif; fill: #333 }
@@ -73,13 +72,6 @@ def levels(
             after += 1
         found.append((start, idle(result.points[after])))
     return sorted(found)
-
-
-def round_step(whole: float, most: int = MOST_TICKS) -> float:
-    """The smallest of 1, 2, 5 x 10^n that gives at most so many steps."""
-    least = whole / most
-    power = 10.0 ** floor(log10(least)) if least > 0 else 1.0
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
 def _top(result: ReplayResult) -> int:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kvpipe.blocks import PoolStats
-from kvpipe.simulation.latencies import Percentiles
+from kvpipe.simulation.latencies import Latencies, Percentiles
 from kvpipe.simulation.ledger import Gap, Point
 from kvpipe.simulation.serving import Counts, RanDry
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaShare:
+    """What one of several replicas did. busy_s: simulated seconds in which it had work. hit_rate:
+    share of its prompt tokens that were cached."""
+
+    requests: int
+    busy_s: float
+    max_running: int
+    peak_in_use: int
+    preemptions: int
+    hit_rate: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +32,9 @@ class ReplayResult:
     how many requests of request_len tokens Capacity's closed form allows. wait: seconds in the
     queue; first_token: from arrival to the first token; each_token: between tokens after it.
     arrivals_s: from the first arrival to the last; overload: how many times longer the work took
-    (None: it was kept up with). idle: spans of seconds in which nothing ran."""
+    (None: it was kept up with). idle: spans of seconds in which nothing ran. latencies: what the
+    percentiles are of. replicas: each of several (() where there is one); steps, blocks and points
+    are of number `busiest` then, counts and waits of all."""
 
     trace: str
     requests: int
@@ -45,6 +60,9 @@ class ReplayResult:
     arrivals_s: float = 0.0
     overload: float | None = None
     idle: tuple[tuple[float, float], ...] = ()
+    latencies: Latencies = field(default_factory=Latencies)
+    replicas: tuple[ReplicaShare, ...] = ()
+    busiest: int = 0
 
     @property
     def hit_rate(self) -> float:
@@ -60,7 +78,7 @@ class ReplayResult:
     def to_json(self) -> Mapping[str, Any]:
         """Plain values, for `report=json`; the points of the plot are left out."""
         plain = asdict(self)
-        del plain["points"], plain["idle"]
+        del plain["points"], plain["idle"], plain["latencies"]
         return plain | {
             "hit_rate": self.hit_rate,
             "prefix_block_hit_rate": self.prefix_block_hit_rate,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvpipe.cache.load import ENDS
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.text.figures import count
 from kvpipe.text.lines import wrap
@@ -11,6 +12,7 @@ from kvpipe.text.lines import wrap
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 60
 _LABEL = 12  # columns
+_MOST_REPLICAS = 12  # whose requests are listed
 
 
 def render(result: ReplayResult, heading: str = "", width: int = 80, timing: str = "") -> str:
@@ -31,6 +33,7 @@ def _facts(result: ReplayResult, heading: str, timing: str) -> Iterator[tuple[st
     if heading:
         yield "replay", heading
     yield "requests", _requests(result)
+    yield from _replicas(result)
     yield (
         "together",
         f"at most {result.max_running:,}, {result.mean_running:.1f} on average over "
@@ -38,7 +41,8 @@ def _facts(result: ReplayResult, heading: str, timing: str) -> Iterator[tuple[st
     )
     if result.requests_steady is not None:
         held = count(result.requests_steady, "request")
-        yield "", f"capacity's closed form: {held} of {count(result.request_len, 'token')}"
+        of = count(result.request_len, "token")
+        yield "", f"capacity's closed form: {held} of {of}, steady ({ENDS['steady']})"
     yield from _times(result)
     if timing:
         yield "a step", timing
@@ -61,6 +65,20 @@ def _facts(result: ReplayResult, heading: str, timing: str) -> Iterator[tuple[st
     yield "prefix", _hits(result)
     yield "ran dry", _dry(result)
     yield from _gap(result)
+
+
+def _replicas(result: ReplayResult) -> Iterator[tuple[str, str]]:
+    """What each of several did; from here on figures of blocks and steps are of the busiest."""
+    if not result.replicas:
+        return
+    shares = result.replicas
+    shown = ", ".join(f"{share.requests:,}" for share in shares[:_MOST_REPLICAS])
+    more = "" if len(shares) <= _MOST_REPLICAS else f" and {len(shares) - _MOST_REPLICAS:,} more"
+    yield (
+        "replicas",
+        f"{len(shares):,}, with {shown}{more} requests; counts and waits are of all, steps, blocks "
+        f"and the picture of the busiest, number {result.busiest + 1}",
+    )
 
 
 def _times(result: ReplayResult) -> Iterator[tuple[str, str]]:

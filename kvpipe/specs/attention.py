@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
@@ -17,6 +18,18 @@ from kvpipe.specs.rhythm import Rhythm, rhythm
 from kvpipe.specs.runs import Runs, one_run
 
 A = TypeVar("A", bound="AttentionSpec")
+
+
+@lru_cache(maxsize=4096)  # a plan asks hundreds of times, of a handful of shapes
+def _array(name: str, dtype: str, num_heads: int, width: int, tokens_per_row: int) -> PageArray:
+    return PageArray(
+        name=name,
+        dtype=dtype,
+        per_token=True,
+        num_heads=num_heads,
+        width=width,
+        tokens_per_row=tokens_per_row,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +98,7 @@ class AttentionSpec(KVCacheSpec):
         )
 
     def _rows(self, name: str, dtype: str, width: int) -> PageArray:
-        return PageArray(
-            name=name,
-            dtype=dtype,
-            per_token=True,
-            num_heads=self.num_kv_heads,
-            width=width,
-            tokens_per_row=self.tokens_per_state,
-        )
+        return _array(name, dtype, self.num_kv_heads, width, self.tokens_per_state)
 
     def shard(self, tp: int) -> Self:
         """Heads are split over tp ranks, or replicated when there are more ranks than heads."""

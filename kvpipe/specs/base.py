@@ -153,6 +153,14 @@ class KVCacheSpec(ABC):
         whose last position is among them is complete: its content may be shared from then on."""
         return range(computed, computed + new)
 
+    def survives(self, computed: int, new: int, limits: RequestLimits) -> Runs:
+        """Block indices of which queries after this step may read, of those that it holds
+        (`resident`): runs in ascending order. What a step brings besides is read by its own queries
+        only, layer after layer, and need not be stored in a block of each layer."""
+        if not self.frees_tokens:
+            return self.resident(computed, new, limits)
+        return self.resident(computed + new, 0, limits)
+
     def tokens_per_block(self, limits: RequestLimits) -> int:
         """Tokens of a request that one index of its table stands for."""
         return self.block_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 def cdiv(a: int, b: int) -> int:
@@ -28,7 +28,12 @@ class RequestLimits:
         return self.max_num_batched_tokens * self.max_concurrent_batches
 
     def with_length(self, max_model_len: int) -> RequestLimits:
-        return replace(self, max_model_len=max_model_len)
+        """As `replace`, which is slow, and searches over lengths ask thousands of times."""
+        if max_model_len == self.max_model_len:
+            return self
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, max_model_len=max_model_len)
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 GAP = "  "
 INDENT = "  "
-WIDEST, NARROWEST = 100, 72  # columns: longer lines are hard to read, tables need the others
+WIDEST, NARROWEST = 100, 60  # columns: longer lines are hard to read
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,26 @@ class Line:
     style: str = ""
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command to be copied: over as many lines as the width asks for."""
+
+    text: str
+    indent: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """A title, an optional table, then paragraphs. align: "l" or "r" a column; the last column,
-    when "l", is wrapped to the width that is left."""
+    when "l", is wrapped to the width that is left. A table that is still too wide is told row by
+    row, each figure with its header."""
 
     title: str
     headers: Sequence[str] = ()
     align: str = ""
     rows: Sequence[Sequence[str]] = ()
     paragraphs: Sequence[Line] = ()
-    verbatim: Sequence[Line] = ()  # never wrapped: to be copied
+    verbatim: Sequence[Line | Command] = ()  # no words are wrapped: to be copied
 
 
 def terminal_width() -> int:
@@ -61,7 +70,11 @@ def lay_out(sections: Sequence[Section], width: int) -> Iterator[Line]:
         yield from _table(section, width)
         for paragraph in section.paragraphs:
             yield from wrap(paragraph.text, width, paragraph.style)
-        yield from section.verbatim
+        for item in section.verbatim:
+            if isinstance(item, Line):
+                yield item
+            else:
+                yield from shell_lines(item.text, width - 2, item.indent)
 
 
 def shell_lines(command: str, width: int, indent: str = "") -> Iterator[Line]:
@@ -85,9 +98,19 @@ def _table(section: Section, width: int) -> Iterator[Line]:
     if section.align[-1] == "l":
         taken = len(INDENT) + sum(w + len(GAP) for w in widths[:-1])
         widths[-1] = min(widths[-1], max(12, width - taken))
+    if section.headers and len(INDENT) + sum(widths) + len(GAP) * (len(widths) - 1) > width:
+        yield from _told(section, width)
+        return
     for number, row in enumerate(table):
         style = "faint" if section.headers and number == 0 else ""
         yield from (Line(text, style) for text in _row(row, widths, section.align))
+
+
+def _told(section: Section, width: int) -> Iterator[Line]:
+    for first, *rest in section.rows:
+        named = zip(section.headers[1:], rest, strict=True)
+        parts = [f"{header} {cell}".strip() for header, cell in named if cell]
+        yield from wrap(f"{first}: {', '.join(parts)}" if first else ", ".join(parts), width)
 
 
 def _row(row: Sequence[str], widths: Sequence[int], align: str) -> Iterator[str]:

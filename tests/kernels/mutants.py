@@ -27,6 +27,7 @@ CU, SHIM = "backends/kernels/kv_cache.cu", "backends/kernels/host_shim.h"
 WRITE = "backends/write.py"
 GATHER, PAGES, LAUNCH = "backends/gather.py", "backends/_pages.py", "backends/_launch.py"
 ERRORS, LAUNCHER, SLOTS = "backends/_errors.py", "backends/_launcher.py", "backends/_slots.py"
+ERROR = "error"
 CUPY, ATTENTION = "backends/cupy_.py", "backends/attention.py"
 
 
@@ -143,28 +144,38 @@ MUTANTS = (
 )  # fmt: skip
 
 
-def killer(mutant: Mutant) -> str:
-    """The first test that fails with the mistake in place; "" when none does."""
+def killer(mutant: Mutant | None) -> str:
+    """The first test that fails with the mistake in place (None: without any); "" when none does.
+    A test that could not begin has noticed nothing: it is said as an error, not as its name."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "kvpipe"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        target = copy / mutant.file
-        text = target.read_text()
-        assert mutant.old in text, f"{mutant.name}: {mutant.file} no longer says {mutant.old!r}"
-        target.write_text(text.replace(mutant.old, mutant.new))
+        if mutant:
+            _break(copy / mutant.file, mutant)
+        cache = Path(folder) / "cache"  # not beside the package: a folder that others may write
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-rfE", "--no-header",
              "-p", "no:cacheprovider", *(str(HERE / suite) for suite in SUITES)],
             cwd=folder, capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": folder, "XDG_CACHE_HOME": folder, "CXXFLAGS": "-O1"},
+            env={**os.environ, "PYTHONPATH": folder, "XDG_CACHE_HOME": str(cache), "CXXFLAGS": "-O1"},
         )  # fmt: skip
     if done.returncode == 0:
         return ""
-    failed = re.search(r"^(?:FAILED|ERROR) (?:.*::)?(\S+)", done.stdout, re.M)
+    if error := re.search(r"^ERROR (?:.*::)?(\S+)", done.stdout, re.M):
+        return f"{ERROR} before {error[1]}"
+    failed = re.search(r"^FAILED (?:.*::)?(\S+)", done.stdout, re.M)
     return failed[1] if failed else f"crash (exit {done.returncode})"
 
 
+def _break(target: Path, mutant: Mutant) -> None:
+    text = target.read_text()
+    assert mutant.old in text, f"{mutant.name}: {mutant.file} no longer says {mutant.old!r}"
+    target.write_text(text.replace(mutant.old, mutant.new))
+
+
 def main(names: list[str]) -> None:
+    if found := killer(None):
+        sys.exit(f"fails without any mistake: {found}")
     print("| mistake | in | noticed first by |\n|---|---|---|")
     for mutant in MUTANTS:
         if not names or mutant.name in names:

@@ -1,4 +1,4 @@
-"""Asks a vLLM environment about many cases in one process; a crash costs the case that crashed."""
+"""Asks an engine's environment about many cases in one process; a crash costs its case only."""
 
 from __future__ import annotations
 
@@ -27,17 +27,24 @@ def ask(environment: Environment, questions: Sequence[Json], processes: int = 1)
 
 
 def _ask(environment: Environment, questions: Sequence[Json], processes: int) -> dict[str, Json]:
+    return asked_in(environment, PROBE, questions, environment.environ() | _in_process(processes))
+
+
+def asked_in(
+    environment: Environment, probe: Path, questions: Sequence[Json], variables: Mapping[str, str]
+) -> dict[str, Json]:
+    """Answers by name, from `probe CASES ANSWERS` in the environment, started again after a crash
+    with the cases that are left."""
     answers: dict[str, Json] = {}
     todo = list(questions)
-    variables = {**environment.environ(), **_in_process(processes)}
     with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as folder:
         asked, said = Path(folder) / "cases", Path(folder) / "answers"
         while todo:
             asked.write_text("\n".join(map(json.dumps, todo)))
             said.write_text("")
-            command = [str(environment.python), str(PROBE), str(asked), str(said)]
+            command = [str(environment.python), str(probe), str(asked), str(said)]
             done = subprocess.run(
-                command, env=variables, capture_output=True, text=True, cwd=folder
+                command, env=dict(variables), capture_output=True, text=True, cwd=folder
             )
             found = [json.loads(line) for line in said.read_text().splitlines()]
             answers |= {answer["name"]: answer for answer in found}
@@ -64,4 +71,11 @@ def _lost(case: Json, done: subprocess.CompletedProcess[str]) -> Json:
     lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "no output"
     error = f"the process ended with {done.returncode}: {last}"
-    return {"name": case["name"], "started": False, "error": error, "log": "", "seconds": 0}
+    return {
+        "name": case["name"],
+        "started": False,
+        "error": error,
+        "log": "",
+        "seconds": 0,
+        "others": [],
+    }

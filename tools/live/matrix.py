@@ -2,6 +2,7 @@
 """Real engines against kvpipe: every case through both, and docs/live.md with what differed.
 
 python tools/live/matrix.py vllm-0.32.0 vllm-0.28.0
+python tools/live/matrix.py llama-cpp transformers        # engines that are planned only
 python tools/live/matrix.py vllm-0.32.0 --only gemma3     # some cases; the page is not written
 python tools/live/matrix.py --page                        # the page again, from kept answers
 
@@ -26,7 +27,8 @@ sys.path.insert(0, str(ROOT))
 from tools.live.cases import Case, cases  # noqa: E402
 from tools.live.engines import ask  # noqa: E402
 from tools.live.environments import ENVIRONMENTS, cache_folder, missing  # noqa: E402
-from tools.live.page import write_page  # noqa: E402
+from tools.live.page import PlannedTable, write_page  # noqa: E402
+from tools.live.planned_matrix import PLANNED, planned_answers, planned_records  # noqa: E402
 from tools.live.said import said  # noqa: E402
 
 Json = dict[str, Any]
@@ -100,41 +102,77 @@ def compared(name: str, kept: Json) -> Iterator[Json]:
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    vllms = [name for name in ENVIRONMENTS if name.startswith("vllm")]
-    parser.add_argument("engines", nargs="*", metavar="ENGINE", help=", ".join(vllms))
+    parser.add_argument("engines", nargs="*", metavar="ENGINE", help=", ".join(ENVIRONMENTS))
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--missing", action="store_true", help="cases without a kept answer")
     parser.add_argument("--page", action="store_true", help="write the page from kept answers")
     asked = parser.parse_args(argv)
-    if unknown := [name for name in asked.engines if name not in vllms]:
-        print(f"engine: expected one of {', '.join(vllms)}, got {', '.join(unknown)}")
+    if unknown := [name for name in asked.engines if name not in ENVIRONMENTS]:
+        print(f"engine: expected one of {', '.join(ENVIRONMENTS)}, got {', '.join(unknown)}")
         return 2
     if command := missing(asked.engines):
         print(f"make the environment first: {command}")
         return 2
     for name in asked.engines:
-        path = kept_answers(name)
-        keeps = path.exists() and (asked.only or asked.missing)
-        before = json.loads(path.read_text())["answers"] if keeps else {}
-        found = run(name, asked.only, before if asked.missing else ())
-        found["answers"] = before | found["answers"]
-        path.write_text(json.dumps(found, indent=1))
-    records: dict[str, tuple[str, list[Json]]] = {}
-    for name in asked.engines or vllms:
-        if kept_answers(name).exists():
-            kept = json.loads(kept_answers(name).read_text())
-            records[name] = (kept["date"], list(compared(name, kept)))
-    for name, (_, found_here) in records.items():
-        for record in found_here:
+        _ask_and_keep(name, asked.only, asked.missing)
+    names = [name for name in asked.engines or ENVIRONMENTS if kept_answers(name).exists()]
+    for name in names:
+        for record in _records(name):
             if asked.only in record["case"]:
                 print(f"{name}: {record['case']}: {'; '.join(record['differences']) or 'equal'}")
     if asked.page or not asked.only:
-        write_page(ROOT / "docs" / "live.md", records, len(list(cases())))
+        _write()
     return 0
+
+
+def _ask_and_keep(name: str, only: str, missing_alone: bool) -> None:
+    path = kept_answers(name)
+    keeps = path.exists() and (only or missing_alone)
+    before = json.loads(path.read_text())["answers"] if keeps else {}
+    known = before if missing_alone else ()
+    if name in PLANNED:
+        answers = planned_answers(name, only, known)
+        found = {"date": date.today().isoformat(), "answers": answers}
+    else:
+        found = run(name, only, known)
+    found["answers"] = before | found["answers"]
+    path.write_text(json.dumps(found, indent=1))
+
+
+def _records(name: str) -> list[Json]:
+    kept = json.loads(kept_answers(name).read_text())
+    if name in PLANNED:
+        return list(planned_records(name, kept["answers"]))
+    return list(compared(name, kept))
+
+
+def _write() -> None:
+    """The page, from all answers that are kept."""
+    kept = [name for name in ENVIRONMENTS if kept_answers(name).exists()]
+    days = {name: json.loads(kept_answers(name).read_text())["date"] for name in kept}
+    vllms = {name: (days[name], _records(name)) for name in kept if name not in PLANNED}
+    tables = [
+        PlannedTable(
+            name=name,
+            day=days[name],
+            records=_records(name),
+            num_cases=len(list(PLANNED[name].cases())),
+            columns=PLANNED[name].columns,
+        )
+        for name in kept
+        if name in PLANNED
+    ]
+    write_page(ROOT / "docs" / "live.md", vllms, len(list(cases())), tables)
 
 
 def kept_answers(name: str) -> Path:
     return cache_folder() / f"{name}-answers.json"
+
+
+def answers_kept(name: str) -> Json:
+    """By name of the case; none where the engine was never asked."""
+    path = kept_answers(name)
+    return json.loads(path.read_text())["answers"] if path.exists() else {}
 
 
 if __name__ == "__main__":

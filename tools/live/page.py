@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,30 +32,82 @@ runs a choice of it where the environments stand.
 """
 
 
-def write_page(path: Path, records: Records, num_cases: int) -> None:
-    """num_cases: of the whole matrix, those that were not run included."""
-    path.write_text("\n".join(_lines(records, num_cases)) + "\n")
+_PLANNED_HEADS = {
+    "transformers": """\
+Continuous batching (`generate_batch`) on a CPU, sdpa or eager attention. The memory that it is told
+is free stands in for the machine's; what follows is its own: batches are generated, and its cache
+is looked at. Compared: sectors, their bytes, the pool with its two spare sectors, blocks of each
+kind in a sector, requests in a batch, requests of 512 tokens that find their blocks (by its own
+count), and the sectors with one byte less than it starts with, with that, and an eighth more.
+"generates here": it makes a cache for models, too, that it then cannot run.
+""",
+    "llama-cpp": """\
+Contexts of files with zero weights. Compared: `n_ctx`, sequences, and every line that it prints
+about its caches, character by character but for spaces: cells, layers, sequences and streams, types
+and MiB of K and V, rows of states. The build is that of a wheel, b64739e: newer ones print one more
+figure for states (0 here) and read the list of windows in a gemma3 file, which this one does not.
+""",
+}
 
 
-def _lines(records: Records, num_cases: int) -> Iterator[str]:
+@dataclass(frozen=True, kw_only=True)
+class PlannedTable:
+    """An engine that is planned only: one row a case, cells under `columns`."""
+
+    name: str
+    day: str
+    records: Sequence[Json]
+    num_cases: int
+    columns: Sequence[str]
+
+
+def write_page(
+    path: Path, records: Records, num_cases: int, planned: Sequence[PlannedTable] = ()
+) -> None:
+    """num_cases: of vLLM's whole matrix, those that were not run included."""
+    path.write_text("\n".join(_lines(records, num_cases, planned)) + "\n")
+
+
+def _lines(records: Records, num_cases: int, planned: Sequence[PlannedTable]) -> Iterator[str]:
     yield _HEAD
     yield "| engine | on | cases run | started | equal | refused by both |"
     yield "|---|---|---:|---:|---:|---:|"
     for name, (day, found) in records.items():
-        started = [r for r in found if r["engine"]["started"]]
-        equal = [r for r in started if not r["differences"]]
-        both = [r for r in found if not r["engine"]["started"] and not r["differences"]]
-        ran = f"{len(found)} of {num_cases}"
-        row = [name, day, ran, len(started), len(equal), len(both)]
-        yield f"| {' | '.join(map(str, row))} |"
+        yield _counts(name, day, found, num_cases)
+    for table in planned:
+        yield _counts(table.name, table.day, table.records, table.num_cases)
     for name, (_, found) in records.items():
         yield f"\n## {name}\n"
         yield from _differences(found)
         yield from _refused(found)
         yield from _cases(found)
+    for table in planned:
+        yield from _planned(table)
 
 
-def _differences(found: list[Json]) -> Iterator[str]:
+def _counts(name: str, day: str, found: Sequence[Json], num_cases: int) -> str:
+    started = [r for r in found if r["engine"]["started"]]
+    equal = [r for r in started if not r["differences"]]
+    both = [r for r in found if not r["engine"]["started"] and not r["differences"]]
+    ran = f"{len(found)} of {num_cases}"
+    return f"| {' | '.join(map(str, [name, day, ran, len(started), len(equal), len(both)]))} |"
+
+
+def _planned(table: PlannedTable) -> Iterator[str]:
+    yield f"\n## {table.name}\n"
+    yield _PLANNED_HEADS[table.name]
+    yield from _differences(table.records)
+    yield from _refused(table.records)
+    yield "### Cases that started\n"
+    yield f"| case | cache | {' | '.join(table.columns)} | equal |"
+    yield f"|---|---|{'---|' * len(table.columns)}---|"
+    for record in table.records:
+        if record["engine"]["started"]:
+            equal = "no" if record["differences"] else "yes"
+            yield f"| {' | '.join([record['case'], record['kind'], *record['row'], equal])} |"
+
+
+def _differences(found: Sequence[Json]) -> Iterator[str]:
     wrong = [record for record in found if record["differences"]]
     if not wrong:
         yield "No case differs.\n"
@@ -71,7 +124,7 @@ def _short(differences: list[str]) -> str:
     return " ".join(text.split()) + (f"; and {more} more" if more > 0 else "")
 
 
-def _refused(found: list[Json]) -> Iterator[str]:
+def _refused(found: Sequence[Json]) -> Iterator[str]:
     both = [r for r in found if not r["engine"]["started"]]
     if not both:
         return

@@ -22,10 +22,11 @@ from kvpipe.models.gguf.types import num_by_type, num_bytes, unknown_kinds
 SUFFIX = ".gguf"
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 # A full layer after so many with a window, where a file of this architecture lists no layers
-# (llama.cpp: src/llama-model.cpp, set_swa_pattern).
+# (llama.cpp: src/llama-model.cpp, set_swa_pattern). 1: it keeps every token, whatever window the
+# file has (docs/live.md).
 _EVERY = {
     "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "gptoss": 2, "cohere2": 4, "exaone4": 4,
-    "olmo2": 4, "phi3": 0,
+    "olmo2": 4, "phi3": 1,
 }  # fmt: skip
 # Tensors of layers that keep something other than K/V.
 _OTHER = re.compile(r"(ssm_|time_mix|channel_mix|shortconv|attn_rot|wkv|cross_attn|indexer)")

@@ -26,6 +26,7 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 Rate = Annotated[float, Field(ge=1e-6, le=1e9)]
 
 MOST_TOKENS = 2**31  # of a prompt or an answer: beyond any model, so the file is wrong
+MOST_REPLICAS = 4096
 LATEST_S = 1e12  # seconds, 30,000 years
 LONGEST_LINE = 2**24  # bytes
 # What is kept of a file, unless trace.max_requests says how many; and the lines that it may have.
@@ -60,7 +61,8 @@ class TraceOptions(Section):
     prefill_tokens_per_second; auto, both: what the model and the card allow at best, divided by
     efficiency (20 ms and 20,000 tokens a second where no bandwidth of the card is known).
     acceptance_rate: chance of a drafted token (scheduler.num_speculative_tokens a step) to be
-    accepted where those before it are.
+    accepted where those before it are. replicas: servers that share the requests; routing: which
+    of them a request goes to, in turn or where the most of its prompt is known.
     """
 
     name: str
@@ -71,6 +73,8 @@ class TraceOptions(Section):
     prefill_tokens_per_second: Rate | Literal["auto"]
     efficiency: Annotated[float, Field(ge=1e-3, le=1)] = 1.0  # files of third parties lack it
     acceptance_rate: Annotated[float, Field(ge=0, le=1)]
+    replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
+    routing: Literal["round_robin", "prefix"] = "round_robin"
 
 
 class FileOptions(TraceOptions):

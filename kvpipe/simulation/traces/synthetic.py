@@ -1,4 +1,5 @@
-"""Requests made up here: Poisson arrivals, log-normal lengths, an optional common prefix."""
+"""Requests made up here: Poisson arrivals, log-normal lengths or those of given percentiles, an
+optional common prefix."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kvpipe.simulation.traces.base import MOST_TOKENS, Rate, Trace, TraceOptions, TraceRequest
+from kvpipe.simulation.traces.lengths import LengthPercentiles, length_at
 from kvpipe.text.quantities import Tokens
 
 
@@ -15,7 +17,8 @@ class SyntheticTrace(Trace):
     class Options(TraceOptions):
         """requests_per_second: mean. *_tokens: medians; spread: sigma of the logarithm of a length
         (0: every length is the median). shared_prefix_tokens: tokens that all prompts start with,
-        before their own."""
+        before their own. *_percentiles: instead of median and spread, percent of the requests ->
+        tokens that they do not exceed, evenly spread from one to the next."""
 
         max_requests: Annotated[int, Field(ge=1, le=1_000_000)] | None
         seed: Annotated[int, Field(ge=0, lt=2**63)]
@@ -24,6 +27,8 @@ class SyntheticTrace(Trace):
         output_tokens: Tokens
         spread: Annotated[float, Field(ge=0, le=4)]
         shared_prefix_tokens: Annotated[int, Field(ge=0, lt=2**31)]
+        prompt_percentiles: LengthPercentiles | None = None
+        output_percentiles: LengthPercentiles | None = None
 
     def requests(self) -> list[TraceRequest]:
         options = self.options
@@ -31,7 +36,9 @@ class SyntheticTrace(Trace):
         draw, arrival = random.Random(options.seed), 0.0
         made = []
         for _ in range(options.max_requests or 1000):
-            prompt = self._length(draw, options.prompt_tokens, options.spread)
+            prompt = self._length(
+                draw, options.prompt_tokens, options.spread, options.prompt_percentiles
+            )
             made.append(self._request(options, arrival, prompt, draw))
             arrival += draw.expovariate(options.requests_per_second)
         return made
@@ -43,14 +50,20 @@ class SyntheticTrace(Trace):
         return TraceRequest(
             arrival_s=arrival,
             prompt_tokens=min(shared + prompt, MOST_TOKENS - 1),
-            output_tokens=self._length(draw, options.output_tokens, options.spread),
+            output_tokens=self._length(
+                draw, options.output_tokens, options.spread, options.output_percentiles
+            ),
             # One block as long as the shared part; what follows without an id is one's own.
             prefix_ids=(0,) if shared else (),
             prefix_block=shared,
         )
 
     @staticmethod
-    def _length(draw: random.Random, median: int, spread: float) -> int:
+    def _length(
+        draw: random.Random, median: int, spread: float, percentiles: LengthPercentiles | None
+    ) -> int:
+        if percentiles is not None:
+            return length_at(percentiles, 100 * draw.random())
         return min(max(1, round(median * draw.lognormvariate(0.0, spread))), MOST_TOKENS - 1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from kvpipe.cache.addresses import AddressMap, GroupAddresses, LayerAddresses
 from kvpipe.cache.plan import KVCacheConfig
@@ -44,9 +45,23 @@ def address_map(
     any_kernel_block: CPU kernels take any size.
     """
     asked: LayoutChoice = REGISTRIES["layout"].get(layout)() if isinstance(layout, str) else layout
-    chosen = _choose_layouts(config, asked.candidates(movable=placement in LETTERED))
+    known = tuple(asked.candidates(movable=placement in LETTERED))
     if kernel_block_size is None:
         kernel_block_size = asked.kernel_block_size
+    shared = tuple((layer, target) for layer, target in shared_layers)
+    return _addresses(config, shared, known, placement, kernel_block_size, any_kernel_block)
+
+
+@lru_cache(maxsize=32)  # jobs of a sweep often share a cache, and change what uses it
+def _addresses(
+    config: KVCacheConfig,
+    shared_layers: tuple[tuple[str, str], ...],
+    known: tuple[Layout, ...],
+    placement: str,
+    kernel_block_size: int | None,
+    any_kernel_block: bool,
+) -> AddressMap:
+    chosen = _choose_layouts(config, known)
     kernel = KernelBlocks(kernel_block_size, any_kernel_block)
     if placement in LETTERED:
         result = _lettered(config, chosen, placement, kernel)
@@ -61,7 +76,7 @@ def address_map(
     else:
         result = _per_group(config, chosen, kernel)
     check_sound(result, placement)
-    return replace(result, shared_layers=tuple((a, b) for a, b in shared_layers))
+    return replace(result, shared_layers=shared_layers)
 
 
 def _choose_layouts(config: KVCacheConfig, known: Sequence[Layout]) -> dict[str, Layout | None]:

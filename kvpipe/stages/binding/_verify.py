@@ -25,6 +25,7 @@ from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.binding._faults import aliased, swap
 from kvpipe.stages.binding._pieces import Piece, content, pieces_of
 from kvpipe.stages.binding._readings import Flat, Gathered, Reading
+from kvpipe.stages.binding._scratched import ScratchProof, prove_scratch
 from kvpipe.stages.binding.base import AttentionLayer, VerifyReport
 from kvpipe.stages.binding.served_requests import ProofRequest, proof_requests
 
@@ -62,7 +63,7 @@ def verify(
         config, limits, options.num_requests, options.max_length, options.seed
     )
     with _one_thread():
-        return _proof(layers, config, buffers, requests, options)
+        return _proof(layers, config, buffers, limits, requests, options)
 
 
 @contextmanager
@@ -82,6 +83,7 @@ def _proof(
     layers: Mapping[str, AttentionLayer],
     config: KVCacheConfig,
     buffers: KVBuffers,
+    limits: RequestLimits,
     requests: Sequence[ProofRequest],
     options: VerifyOptions,
 ) -> VerifyReport:
@@ -103,15 +105,18 @@ def _proof(
     misplaced = sum(not _in_place(layer, buffers) for layer in layers.values())
     whole = _digest(buffers)
     _write(pieces, targets, buffers, byte=buffers.init_byte)
+    turns = ScratchProof()
+    if any(config.scratch) and options.inject == "none":
+        turns = prove_scratch(layers, config, buffers, limits, options.max_length, options.seed)
     tokens = {(p.request, row) for p in pieces if p.view.per_token for row in p.positions}
     states = {(p.group, p.request, i) for p in pieces if not p.view.per_token for i in p.positions}
     return VerifyReport(
         layers=len({piece.view.layer for piece in pieces}),
         tokens=len(tokens),
         state_pages=len(states),
-        rows=flat.rows,
-        gathered_rows=gathered.rows,
-        mismatches=gathered.mismatches + flat.mismatches + misplaced,
+        rows=flat.rows + turns.rows,
+        gathered_rows=gathered.rows + turns.rows,
+        mismatches=gathered.mismatches + flat.mismatches + misplaced + turns.mismatches,
         digest=whole or flat.digest.hexdigest(),
         digest_of="buffers" if whole else "rows",
         inject=options.inject,

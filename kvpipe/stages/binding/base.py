@@ -104,5 +104,10 @@ class BoundCache:
 class Binding(ABC):
     """A stage plugin also has `Options` and takes them in its constructor."""
 
+    @property
+    def takes_scratch(self) -> bool:
+        """Whether its layers read prefill chunks through scratch (`cache/scratch.py`)."""
+        return False
+
     @abstractmethod
     def run(self, request: BindingRequest, backend: Backend) -> BoundCache: ...

@@ -45,7 +45,7 @@ def proof_requests(
     if not config.groups or not num_requests:  # a rank without layers
         return []
     manager = BlockManager(config, limits, max_num_requests=num_requests)
-    _shuffle_free_blocks(manager, seed)
+    shuffle_free_blocks(manager, seed)
     ceiling = max(1, min(limits.max_model_len, max_length))
     running = []
     for number, wanted in zip(range(num_requests), _wanted_lengths(config), strict=False):
@@ -60,7 +60,7 @@ def proof_requests(
     return [request.held() for request in running]
 
 
-def _shuffle_free_blocks(manager: BlockManager, seed: int) -> None:
+def shuffle_free_blocks(manager: BlockManager, seed: int) -> None:
     """All blocks are taken, and given back in any order, as after a day of requests."""
     import numpy as np
 

@@ -48,6 +48,10 @@ class TransformersBinding(Binding):
     def __init__(self, options: Options) -> None:
         self.options = options
 
+    @property
+    def takes_scratch(self) -> bool:
+        return self.options.mode != "direct"
+
     def run(self, request: BindingRequest, backend: Backend) -> BoundCache:
         """ConfigError for a missing extra, a model without a config.json or of too many parameters,
         and a fault that the model has no place for."""
@@ -133,7 +137,10 @@ class TransformersBinding(Binding):
         ).to(device)
         needs = needs_of(model)
         planned, buffers, notes = _pages(request, needs, backend, len(options.prompt_tokens))
-        mode = choose_mode(model, needs, self._mode(request.model_dtype))
+        asked = self._mode(request.model_dtype)
+        if asked == "auto" and any(planned.config.scratch):
+            asked = "gather"  # reads chunks through scratch
+        mode = choose_mode(model, needs, asked)
         lengths, new_tokens = self._lengths(planned.limits)
         chunk = planned.limits.max_num_batched_tokens
         chunked = chunk if max(lengths) > chunk else None
@@ -204,7 +211,18 @@ def _pages(
     wanted = 2 * num_rows * sum(layer.spec.max_memory_bytes(request.limits) for layer in layers)
     memory = min(request.config.size_bytes, wanted + (1 << 20))
     limits = replace(request.limits, mamba_cache_mode="none")
-    own = PlannedCache.of(plan(layers, limits, memory, fit=True, compared=()))
+    scratch = any(request.config.scratch)
+    own = PlannedCache.of(
+        plan(
+            layers,
+            limits,
+            memory,
+            fit=True,
+            compared=(),
+            prefix_caching=not scratch,
+            scratch=scratch,
+        )
+    )
     first = differ[0]
     note = (
         f"{len(differ)} of the model's caches differ from the engine's plan; transformers ran in a "

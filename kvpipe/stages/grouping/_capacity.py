@@ -9,6 +9,7 @@ from kvpipe.cache.plan import Capacity, GroupDemand, KVCacheConfig
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.edges import largest
+from kvpipe.stages.grouping.scratch import stepped
 
 
 def true_capacity(
@@ -16,11 +17,13 @@ def true_capacity(
 ) -> Capacity | None:
     """Of one rank's config; None when a request stores nothing."""
     specs = Counter(group.spec for group in config.groups)
+    each = [group.spec for group in config.groups]
+    scratch = config.scratch or (None,) * len(each)
     length, width = limits.max_model_len, config.bytes_per_block
     usable = rules.usable_blocks(config.num_blocks)
-    peaks = {spec: spec.peak_blocks(limits) for spec in specs}
+    stepwise = stepped(each, scratch, limits)
     steadies = {spec: spec.steady_blocks(length, limits) for spec in specs}
-    peak = sum(peaks[spec] * times for spec, times in specs.items())
+    peak = stepwise.total
     steady = sum(steadies[spec] * times for spec, times in specs.items())
     if not peak or not width:
         return None
@@ -31,24 +34,23 @@ def true_capacity(
         demands=tuple(
             GroupDemand(
                 kind=group.spec.kind,
-                peak_blocks=peaks[group.spec],
+                peak_blocks=most,
                 steady_blocks=steadies[group.spec],
             )
-            for group in config.groups
+            for group, most in zip(config.groups, stepwise.groups, strict=True)
         ),
+        scratch_blocks=stepwise.scratch,
         peak_bytes=peak * width,
         steady_bytes=steady * width,
         requests_at_peak=max(0, usable) // peak,
         requests_steady=_reached(specs, limits, usable, steady, (fixed, slope)),
-        longest_request=largest(1, length, lambda n: _peak(specs, limits, n) <= usable) or 0,
+        longest_request=largest(
+            1, length, lambda n: stepped(each, scratch, limits.with_length(n)).total <= usable
+        )
+        or 0,
         bytes_fixed=fixed * width,
         bytes_per_token=slope * width,
     )
-
-
-def _peak(specs: Counter[KVCacheSpec], limits: RequestLimits, length: int) -> int:
-    shorter = limits.with_length(length)
-    return sum(spec.peak_blocks(shorter) * times for spec, times in specs.items())
 
 
 # Tokens that are looked at for the step of a decoding request that holds most.

@@ -16,6 +16,7 @@ def notes(request: GroupingRequest, made: RankedPlans, capacity: Capacity | None
     yield from _release(request)
     yield from _stranded(request, made)
     yield from _batch_beside_windows(request, made)
+    yield from _useless_scratch(request, made)
     if capacity is not None:
         yield from _unschedulable(request, capacity)
         yield from _too_many_requests(request, capacity)
@@ -51,6 +52,17 @@ def _batch_beside_windows(request: GroupingRequest, made: RankedPlans) -> Iterat
             proposals=(Proposal(changes={"scheduler.max_num_batched_tokens": batch}),),
             is_warning=True,
         )
+
+
+def _useless_scratch(request: GroupingRequest, made: RankedPlans) -> Iterator[Note]:
+    if request.rules.groups != "slots":
+        return
+    if request.scratch and not any(any(rank.config.scratch) for rank in made.ranks):
+        text = (
+            "no chunk lies in scratch: that needs windows, a placement with blocks outermost, "
+            "equal shares of all ranks, and layers whose cache no other layer reads"
+        )
+        yield Note(text=text, knob="grouping.scratch")
 
 
 def _unschedulable(request: GroupingRequest, capacity: Capacity) -> Iterator[Note]:

@@ -33,8 +33,12 @@ def grouped(request: GroupingRequest, layers: Sequence[Layers], rules: EngineRul
         disable_hybrid=off or not rules.groups_by_type,
         kv_cache_layout=request.kv_cache_layout,
     )
-    if rules.groups != "slots" or off or not request.may_place_slots or len(own.groups) < 2:
+    if rules.groups != "slots" or off or not request.may_place_slots:
         return own
+    if len(own.groups) < 2:
+        frees = any(group.spec.frees_tokens for group in own.groups)
+        can = frees and _are_read_whole(own.groups, request.kernel_sizes)
+        return replace(own, in_slots=True) if request.scratch and can else own
     try:
         found = slot_groups(
             SlotRequest(
@@ -50,7 +54,8 @@ def grouped(request: GroupingRequest, layers: Sequence[Layers], rules: EngineRul
         )
     except SpecError:  # limits that a spec cannot work under: told where it is admitted
         return own
-    if _shape(found.groups) == _shape(own.groups):  # a tensor a layer is the simpler pool
+    as_before = _shape(found.groups) == _shape(own.groups)
+    if as_before and not request.scratch:  # a tensor a layer is the simpler pool
         return replace(own, slots=found.facts)
     if not _are_read_whole(found.groups, request.kernel_sizes):
         return own

@@ -65,6 +65,8 @@ class Admission:
 
     def blocks(self, limits: RequestLimits) -> int:
         """Blocks of one request that the check counts."""
+        if self.pool.scratch:
+            return self.pool.at_peak(limits).total
         bound = _bound(self.rules)
         return sum(bound(spec, limits) * times for spec, times in self.counted)
 
@@ -84,7 +86,7 @@ class Admission:
 
     def runs(self, limits: RequestLimits, num_blocks: int) -> bool:
         """Whether a request of the full length can really be held, whatever the check counts."""
-        needed = sum(group.spec.peak_blocks(limits) for group in self.pool.groups)
+        needed = self.pool.at_peak(limits).total
         return needed <= self.rules.usable_blocks(num_blocks)
 
     def admits(self, limits: RequestLimits) -> bool:

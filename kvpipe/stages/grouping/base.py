@@ -36,7 +36,9 @@ class GroupingRequest:
     slots: what the user says about equal slots. may_place_slots: whether the placement lets blocks
     be outermost. block_quantum: tokens that every block is a multiple of, where layers' own blocks
     were grown to hold a state (None: each layer's own block). shares_prefixes: the prefix cache is
-    on. kernel_sizes: tokens of a block that attention kernels read whole ((): any).
+    on. scratch: prefill chunks keep in scratch what does not survive them (engine kvpipe).
+    takes_scratch: the binding's layers can. kernel_sizes: tokens of a block that attention kernels
+    read whole ((): any).
     """
 
     ranks: tuple[tuple[CacheLayer, ...], ...]
@@ -54,3 +56,5 @@ class GroupingRequest:
     block_quantum: int | None = None
     shares_prefixes: bool = True
     kernel_sizes: tuple[int, ...] = ()
+    scratch: bool = False
+    takes_scratch: bool = False

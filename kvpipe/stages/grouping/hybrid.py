@@ -26,6 +26,7 @@ from kvpipe.stages.grouping._notes import notes
 from kvpipe.stages.grouping._refused import edges
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.ranks import RankedPlans, plan_ranks
+from kvpipe.stages.grouping.scratch import ScratchChoice, uses_scratch
 from kvpipe.stages.grouping.slots.options import BlockSizeRule, Objective, SlotOptions
 from kvpipe.stages.grouping.union import shared_layers, stored_layers
 
@@ -42,6 +43,7 @@ class HybridGrouping:
         table_price: Annotated[float, Field(ge=0, lt=1)]
         block_sizes: BlockSizeRule
         max_prefix_grain: Annotated[int, Field(ge=1, lt=2**20)]
+        scratch: ScratchChoice
         lengths: list[Annotated[int, Field(ge=1, lt=2**31)]] | Literal["auto"]
 
     def __init__(self, options: Options) -> None:
@@ -49,7 +51,8 @@ class HybridGrouping:
 
     def run(self, request: GroupingRequest) -> Plan:
         if isinstance(self.options, HybridGrouping.Options):  # a plugin may bring its own
-            request = replace(request, slots=_slot_options(self.options))
+            scratch = uses_scratch(self.options.scratch, request)
+            request = replace(request, slots=_slot_options(self.options), scratch=scratch)
         return make_plan(request)
 
 

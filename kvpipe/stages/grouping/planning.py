@@ -25,6 +25,7 @@ from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.hybrid import make_plan
 from kvpipe.stages.grouping.slots.options import SlotOptions
+from kvpipe.text.quantities import parse_size
 
 COMPARED = (VLLM_0_17, VLLM_0_33)
 DEFAULT_SLOTS = SlotOptions()
@@ -33,7 +34,7 @@ DEFAULT_SLOTS = SlotOptions()
 def plan(
     layers: Sequence[CacheLayer] | Sequence[Sequence[CacheLayer]],
     limits: RequestLimits,
-    memory: int | Sequence[int],
+    memory: int | str | Sequence[int | str],
     *,
     rules: EngineRules = KVPIPE,
     fit: bool = False,
@@ -44,23 +45,31 @@ def plan(
     compared: Sequence[EngineRules] = COMPARED,
     slots: SlotOptions = DEFAULT_SLOTS,
     prefix_caching: bool = True,
+    scratch: bool = False,
 ) -> Plan:
     """How `memory` bytes become blocks for these layers under an engine's rules.
 
     layers: CacheLayers of one rank, or a list of them for each rank. memory: bytes for the cache of
-    every rank, or one figure a rank. fit: max_model_len is lowered to the longest that fits.
+    every rank ("8GiB" too), or one figure a rank. fit: max_model_len is lowered to the longest that
+    fits.
     kv_cache_layout: axes of one backing allocation, outermost first (engines that make one).
     max_num_seqs: requests the scheduler may run at once; only a note depends on it.
     compared: engines whose capacity lines stand beside the plan's own, in Plan.printed.
     slots: how equal slots are chosen (engine kvpipe). prefix_caching: requests share prefixes, so
-    that block sizes are kept to a small common multiple.
+    that block sizes are kept to a small common multiple. scratch: prefill chunks keep in scratch
+    what does not survive them (engine kvpipe, without prefix caching).
     Raises ConfigError (the request is wrong) and DoesNotFit (too little memory, with the longest
     length that fits).
     """
     ranks = _ranks(layers)
-    given = (memory,) * len(ranks) if isinstance(memory, int) else tuple(memory)
+    sizes = (memory,) * len(ranks) if isinstance(memory, int | str) else tuple(memory)
+    given = tuple(map(parse_size, sizes))
     layout = kv_cache_layout or EngineRules.LAYOUTS[0]
-    problems = []
+    problems = [
+        Problem("memory", 'bytes, or a size such as "30GiB"', repr(size))
+        for size in given
+        if not isinstance(size, int)
+    ]
     if len(given) != len(ranks):
         problems.append(
             Problem("memory", f"one figure for each of {len(ranks)} ranks", f"{len(given)}")
@@ -85,6 +94,7 @@ def plan(
             slots=slots,
             may_place_slots=kv_cache_layout is None or kv_cache_layout in ("BLNHC", "BLHNC"),
             shares_prefixes=prefix_caching,
+            scratch=scratch,
         )
     )
 

@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, LayerPages
+from kvpipe.cache.scratch import GroupScratch
 from kvpipe.engines.base import EngineRules
-from kvpipe.specs.base import KVCacheSpec
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping._problems import refuse
+from kvpipe.stages.grouping.scratch import SteppedDemand, group_scratch, stepped
 
 Groups = Sequence[KVCacheGroupSpec]
 
@@ -41,12 +43,14 @@ def on_rank(groups: Groups, names: frozenset[str]) -> tuple[KVCacheGroupSpec, ..
 @dataclass(frozen=True, kw_only=True)
 class Pool:
     """The groups of one rank over one pool. layout: axes of the one allocation, outermost first.
-    in_slots: a block of any group is one slot, so that blocks are outermost."""
+    in_slots: a block of any group is one slot, so that blocks are outermost. read_by_others: layers
+    whose cache others read (None: prefill chunks use no scratch)."""
 
     groups: tuple[KVCacheGroupSpec, ...]
     rules: EngineRules
     layout: str
     in_slots: bool = False
+    read_by_others: frozenset[str] | None = None
 
     @property
     def is_one_allocation(self) -> bool:
@@ -93,7 +97,29 @@ class Pool:
             tensors=tensors(num_blocks) if self.groups and with_tensors else (),
             groups=self.groups,
             bytes_per_block=self.bytes_per_block,
+            scratch=self.scratch,
         )
+
+    @cached_property
+    def scratch(self) -> tuple[GroupScratch | None, ...]:
+        """One a group; () where no group uses scratch."""
+        if self.read_by_others is None or not self.in_slots:
+            return ()
+        found = tuple(
+            group_scratch(
+                group,
+                [(spec.page_size_bytes, names) for spec, names in layer_runs(group)],
+                self.bytes_per_block,
+                self.read_by_others,
+            )
+            for group in self.groups
+        )
+        return found if any(found) else ()
+
+    def at_peak(self, limits: RequestLimits) -> SteppedDemand:
+        """Blocks of one request in the step that holds most."""
+        specs = [group.spec for group in self.groups]
+        return stepped(specs, self.scratch or (None,) * len(specs), limits)
 
     def _tensors(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
         if len(self.groups) == 1:
@@ -102,12 +128,7 @@ class Pool:
             pages = [group.spec.page_size_bytes] * len(names)
             if self.is_uniform:
                 pages = [group.layer_spec(name).page_size_bytes for name in names]
-            return tuple(
-                [
-                    KVCacheTensor.of_one_layer(name, page, page * num_blocks)
-                    for name, page in zip(names, pages, strict=True)
-                ]
-            )
+            return KVCacheTensor.each_alone(names, pages, num_blocks)
         page = self.groups[0].spec.page_size_bytes
         sharing = [
             [g.layer_names[i] for g in self.groups if i < len(g.layer_names)]

@@ -8,6 +8,7 @@ from kvpipe.cache.plan import EngineCapacity, KVCacheConfig
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import KVCacheSpec, RequestLimits, cdiv
 from kvpipe.stages.grouping._problems import refuse
+from kvpipe.stages.grouping.scratch import stepped
 
 
 def printed(config: KVCacheConfig, rules: EngineRules, limits: RequestLimits) -> EngineCapacity:
@@ -19,11 +20,14 @@ def printed(config: KVCacheConfig, rules: EngineRules, limits: RequestLimits) ->
     specs = [group.spec for group in config.groups]
     if rules.printed == "group_share":
         return _by_group_share(config, specs, rules, limits)
+    null = 1 if rules.printed == "usable" else 0
+    if config.scratch:
+        peak = stepped(specs, config.scratch, limits).total
+        return _by_concurrency(config.num_blocks - null, peak, rules, limits)
     bound = [
         s.peak_blocks(limits) if rules.request_bound == "peak_blocks" else s.max_blocks(limits)
         for s in specs
     ]
-    null = 1 if rules.printed == "usable" else 0
     return _by_concurrency(config.num_blocks - null, sum(bound), rules, limits)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvpipe.cache.plan import KVCacheGroupSpec, RankPlan
 from kvpipe.engines.base import EngineRules
@@ -17,6 +17,7 @@ from kvpipe.stages.grouping.admission import Admission, Edges, admit, short_size
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
 from kvpipe.stages.grouping.printed import printed
+from kvpipe.stages.grouping.union import shared_layers
 from kvpipe.text.figures import count
 
 
@@ -50,9 +51,12 @@ def plan_ranks(
             rules=rules,
             layout=request.kv_cache_layout,
             in_slots=grouping.in_slots,
+            read_by_others=_read_by_others(request, rules),
         )
         for groups in _groups_by_rank(grouping, layers)
     ]
+    if len({tuple(each and each.pages_per_slot for each in pool.scratch) for pool in pools}) > 1:
+        pools = [replace(pool, read_by_others=None) for pool in pools]  # one manager serves all
     admissions = _admissions(request, pools)
     for pool in pools:
         if pool.is_one_allocation:  # that engine looks at the layout before the memory
@@ -70,6 +74,13 @@ def plan_ranks(
         limits=request.limits.with_length(limits.max_model_len),
         ranks=ranks,
     )
+
+
+def _read_by_others(request: GroupingRequest, rules: EngineRules) -> frozenset[str] | None:
+    """Layers whose cache others read; None where this engine's chunks use no scratch."""
+    if not request.scratch or rules.groups != "slots":
+        return None
+    return frozenset(target for _, target in shared_layers(request.ranks))
 
 
 def _wrong_limits(error: SpecError) -> ConfigError:

@@ -14,11 +14,16 @@ def stored_layers(ranks: Sequence[Sequence[CacheLayer]]) -> tuple[Layers, ...]:
     """Per rank the layers that store something, with equal specs made one object."""
     one_object = _Interned().one_object
     found = []
+    last: KVCacheSpec | None = None
     for rank in ranks:
         layers: Layers = {}
         for layer in rank:
             if layer.shares_with is None:
-                spec = one_object(layer.spec)
+                spec = layer.spec
+                if spec is last or spec == last:  # nearly all are as the one before
+                    spec = last
+                else:
+                    last = spec = one_object(spec)
                 if layers.setdefault(layer.name, spec) is not spec:
                     raise _two_specs(layer.name, layers[layer.name], spec)
         found.append(layers)
@@ -60,8 +65,10 @@ def union(ranks: Sequence[Layers]) -> Layers:
 
 def shared_layers(ranks: Sequence[Sequence[CacheLayer]]) -> tuple[tuple[str, str], ...]:
     """(layer, target) of the layers that read another's cache; the target must store one."""
-    stored = {layer.name for rank in ranks for layer in rank if layer.shares_with is None}
     pairs = {layer.name: layer.shares_with for rank in ranks for layer in rank if layer.shares_with}
+    if not pairs:
+        return ()
+    stored = {layer.name for rank in ranks for layer in rank if layer.shares_with is None}
     problems = [
         Problem("model.layers", f"a layer that stores a cache for {name} to share", f"'{target}'")
         for name, target in pairs.items()

@@ -29,9 +29,13 @@ class AutoProfiling:
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
         if request.device.type != "cpu":
-            options = EstimateProfiling.Options(**shipped_option("profiling", "estimate"))
-            return EstimateProfiling(options).run(request, backend)
+            return _estimate().run(request, backend)
         return same_on_every_rank("budget", request, self.budget(request))
+
+    def beside_set_by_hand(
+        self, profile: MemoryProfile, request: ProfilingRequest
+    ) -> MemoryProfile:
+        return _estimate().beside_set_by_hand(profile, request)
 
     def budget(self, request: ProfilingRequest) -> RankMemory:
         """min(budget, a quarter of what is free, over the ranks of this machine)."""
@@ -47,6 +51,10 @@ class AutoProfiling:
         )
         total = device_total(request.device)
         return RankMemory(rank=0, total=total, requested=item, charged=(), available_kv=item)
+
+
+def _estimate() -> EstimateProfiling:
+    return EstimateProfiling(EstimateProfiling.Options(**shipped_option("profiling", "estimate")))
 
 
 PLUGIN = AutoProfiling

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from kvpipe.backends.base import MemoryInfo
+from kvpipe.errors import CardDemand
 from kvpipe.logs.engine_log import EngineLog
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
@@ -20,7 +22,9 @@ class AsksMemory(Protocol):
 
 @runtime_checkable
 class Profiling(Protocol):
-    """A stage plugin also has `Options` and takes them in its constructor."""
+    """A stage plugin also has `Options` and takes them in its constructor. One that knows what
+    stands on the device beside a cache set by hand has `beside_set_by_hand(profile, request)`,
+    which gives the profile back with it."""
 
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
         """ConfigError where the request gives too little to say anything."""
@@ -64,6 +68,14 @@ class MemoryItem:
     low_bytes: int | None = None
     high_bytes: int | None = None
 
+    @property
+    def at_least(self) -> int:
+        return self.num_bytes if self.low_bytes is None else self.low_bytes
+
+    @property
+    def at_most(self) -> int:
+        return self.num_bytes if self.high_bytes is None else self.high_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemory:
@@ -79,6 +91,16 @@ class RankMemory:
     @property
     def available_kv_bytes(self) -> int:
         return self.available_kv.num_bytes
+
+    @property
+    def is_set_by_hand(self) -> bool:
+        """The cache has that size whatever else the device must hold."""
+        return self.available_kv.how == "set"
+
+    @property
+    def overcommitted_bytes(self) -> int:
+        """Beyond the device: a cache set by hand is given that size whatever stands beside it."""
+        return max(0, self.requested.num_bytes - self.total.num_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +124,24 @@ def device_total(device: ResolvedDevice) -> MemoryItem:
     printed = "memory: " in device.source and "memory: nominal" not in device.source
     how = "measured" if device.is_here or printed else "nominal"
     return MemoryItem(name="total", num_bytes=device.total_bytes, how=how, source=device.source)
+
+
+def demanded(
+    requested: MemoryItem,
+    charged: Sequence[MemoryItem],
+    total: MemoryItem,
+    *,
+    rank: int = 0,
+    cache_bytes: int = 0,
+) -> CardDemand:
+    """What a card is asked to hold: what is charged, and a cache of so many bytes."""
+    parts = [(item.name, item.num_bytes) for item in charged if item.num_bytes > 0]
+    return CardDemand(
+        rank=rank,
+        total_bytes=total.num_bytes,
+        allowed_bytes=min(requested.num_bytes, total.num_bytes),
+        parts=(*parts, ("KV cache", cache_bytes)),
+    )
 
 
 def same_on_every_rank(plugin: str, request: ProfilingRequest, memory: RankMemory) -> MemoryProfile:

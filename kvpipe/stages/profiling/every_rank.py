@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvpipe.errors import DoesNotFit
+from kvpipe.errors import CardDemand, DoesNotFit
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryProfile,
@@ -56,7 +56,7 @@ def _profile(
         raise _too_large(asked, request)
     profile = same_on_every_rank(SET_BY_HAND, request, by_hand(request))
     beside = getattr(plugin, "beside_set_by_hand", None)
-    return beside(profile) if beside else profile
+    return beside(profile, request) if beside else profile
 
 
 def _too_large(asked: int, request: ProfilingRequest) -> DoesNotFit:
@@ -67,6 +67,12 @@ def _too_large(asked: int, request: ProfilingRequest) -> DoesNotFit:
         "cache.may_exceed_device=true",
         needed_bytes=(asked,),
         available_bytes=(device.total_bytes,),
+        demand=CardDemand(
+            rank=0,
+            total_bytes=device.total_bytes,
+            allowed_bytes=device.total_bytes,
+            parts=(("KV cache", asked),),
+        ),
     )
 
 

@@ -55,7 +55,9 @@ class LogProfiling:
             plugin=self.options.name, ranks=ranks, log=log, notes=tuple(_notes(log))
         )
 
-    def beside_set_by_hand(self, profile: MemoryProfile) -> MemoryProfile:
+    def beside_set_by_hand(
+        self, profile: MemoryProfile, request: ProfilingRequest
+    ) -> MemoryProfile:
         """What the log printed is compared whatever size the user set."""
         log = self.log()
         return replace(profile, log=log, notes=tuple(_notes(log)))

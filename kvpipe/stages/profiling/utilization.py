@@ -20,6 +20,7 @@ from kvpipe.stages.profiling.base import (
     MemoryProfile,
     ProfilingRequest,
     RankMemory,
+    demanded,
     device_total,
     same_on_every_rank,
 )
@@ -58,6 +59,7 @@ class UtilizationProfiling:
                 _nothing_left(request, requested.num_bytes, charged),
                 needed_bytes=(needed,),
                 available_bytes=(requested.num_bytes,),
+                demand=demanded(requested, charged, total),
             )
         available = MemoryItem(
             name="KV cache",

@@ -101,12 +101,22 @@ class BlockSizes:
             layers = map_attention(layers, lambda spec: with_block_size(spec, pool.block_size))
             if (size := pool.state_block_size) is not None:
                 layers = map_states(layers, lambda spec: with_block_size(spec, size))
+                notes += self._unread(size)
             padded = padded or pool.page_size_bytes
         try:
             return map_states(layers, lambda spec: padded_to(spec, padded)), notes
         except SpecError as error:
             key, knob = "cache.mamba_page_size_padded", "leave it null for no padding"
             raise ConfigError(Problem(key, error.expected, error.got, knob)) from None
+
+    def _unread(self, size: int) -> list[Note]:
+        """A block size of states that the mode overrules."""
+        said = self.cache.mamba_block_size
+        if said is None or said == size or self._state_mode() != "align":
+            return []
+        text = f"cache.mamba_block_size={said:,} is not read: in mode align states are kept at the "
+        text += f"blocks' own boundaries, of {size:,} tokens"
+        return [Note(text=text, knob="cache.mamba_cache_mode", is_warning=True)]
 
     def quantum(self, specs: Iterable[KVCacheSpec]) -> int | None:
         """Tokens that a block is a multiple of where `beside_states` made it hold a state; None

@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+from kvpipe.engines.base import Engine, EngineRules
 from kvpipe.engines.defaults import declared_cache_wins
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
-from kvpipe.request.config import CacheConfig, CacheDtype
+from kvpipe.plugins import REGISTRIES
+from kvpipe.request.config import CacheConfig, CacheDtype, PluginChoice
+from kvpipe.specs.packed_types import WORDS
 from kvpipe.stages.validation.base import ResolvedDevice
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedDtypes:
     """served: weights and activations. cache: the configured word without auto. kv: how K and V
-    are stored. conv, ssm: how states are."""
+    are stored, number by number (packed ones: as before they are packed). conv, ssm: how states
+    are."""
 
     served: str
     cache: str
@@ -50,7 +54,7 @@ def resolve_dtypes(
         text += f", whatever is set ({word})"
         notes.append(Note(text=text, knob="cache.cache_dtype", is_warning=True))
         word = auto
-    kv = "uint8" if word == "fp8_ds_mla" else word
+    kv = served if word in WORDS else "uint8" if word == "fp8_ds_mla" else word
     conv = _state(cache.mamba_cache_dtype, model.conv_dtype, served)
     ssm = _state(cache.mamba_ssm_cache_dtype, model.ssm_dtype, conv)
     if cache.mamba_ssm_cache_dtype == "auto" and model.ssm_dtype not in (None, conv):
@@ -61,6 +65,21 @@ def resolve_dtypes(
             )
         )
     return ResolvedDtypes(served=served, cache=word, kv=kv, conv=conv, ssm=ssm, notes=tuple(notes))
+
+
+def packed_dtype(cache: CacheConfig, engine: PluginChoice) -> list[Problem]:
+    """A packed type is refused where kvpipe would have to lay its blocks out; engines that are
+    planned only say themselves which they store."""
+    word = cache.cache_dtype
+    if word not in WORDS or not isinstance(engine.make(Engine), EngineRules):
+        return []
+    plain = ", ".join(name for name in get_args(CacheDtype) if name not in WORDS)
+    engines = REGISTRIES["engine"]
+    stores = [n for n in engines.names() if word in getattr(engines.get(n), "cache_types", ())]
+    knob = f"engine={' or engine='.join(stores)} stores it" if stores else "no engine here does"
+    return [
+        Problem("cache.cache_dtype", f"for engine={engine.name} one of {plain}", f"'{word}'", knob)
+    ]
 
 
 def _declared(model: ModelGeometry, cache: CacheConfig) -> list[Note]:

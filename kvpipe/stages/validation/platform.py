@@ -24,7 +24,7 @@ from kvpipe.plugins import SPECS
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import RequestLimits, SpecContext
 from kvpipe.stages.validation._block_sizes import BlockSizes, default_block_size
-from kvpipe.stages.validation._dtypes import ResolvedDtypes, resolve_dtypes
+from kvpipe.stages.validation._dtypes import ResolvedDtypes, packed_dtype, resolve_dtypes
 from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel, ResolvedRun
 from kvpipe.stages.validation.device import resolve_backend, resolve_device
@@ -94,6 +94,10 @@ class _Resolution:
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
                 latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
+                tp=config.parallel.tensor_parallel_size,
+                dcp=config.parallel.decode_context_parallel_size,
+                heads=model.num_attention_heads,
+                kv_heads=0 if _stores_latent(layers or []) else _kv_heads(model),
             ),
             config.plugins["engine"].make(Engine).rules.version,
         )
@@ -250,6 +254,7 @@ class _Resolution:
         )
         layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
         self.check_latent_dtype(layers)
+        self.problems += packed_dtype(self.config.cache, self.config.plugins["engine"])
         layout = self.config.plugins["layout"].make(LayoutChoice)
         blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
         attention = [spec for _, spec in layers if not spec.is_state]
@@ -308,6 +313,11 @@ class _Resolution:
 def _stores_latent(layers: list[Layer]) -> bool:
     arrays = (array for _, spec in layers for array in spec.page_arrays())
     return any(array.name == "latent" for array in arrays)
+
+
+def _kv_heads(model: ModelGeometry) -> int:
+    """Of a layer that keeps every token; 0 where none does."""
+    return max((cache.fields.get("num_kv_heads", 0) for cache in model.caches), default=0)
 
 
 def _note(text: str) -> Note:

@@ -24,8 +24,8 @@ class PagedArrays:
         self.store, self.layer = store, layer
         addresses = store.buffers.addresses.of_layer(layer)
         self.group = addresses.group
-        self.views = self._pair(addresses.views, head_sizes)
         self.block_size = store.manager.config.groups[self.group].spec.block_size
+        self.views = self._pair(self._placed(addresses.views), head_sizes)
         self.is_latent = len(addresses.views) == 1
         buffers = store.buffers.buffers
         self.pages = [store.backend.array(buffers[v.buffer], v) for v in self.views]
@@ -34,6 +34,10 @@ class PagedArrays:
         self._targets, self._dtype = targets, self.pages[0].dtype
         self._write = store.backend.plan_write(targets, self._dtype)
         self._readers: dict[str, list[Any]] = {}
+
+    def _placed(self, views: tuple[ArrayView, ...]) -> tuple[ArrayView, ...]:
+        """The views that slots and tables count in."""
+        return views
 
     @staticmethod
     def _pair(views: tuple[ArrayView, ...], sizes: tuple[int, int]) -> tuple[ArrayView, ArrayView]:
@@ -90,14 +94,23 @@ class PagedArrays:
 
 
 class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Self attention. window: what the model's mask calls sliding_window, chunks included."""
+    """Self attention. window: what the model's mask calls sliding_window, chunks included.
+    scratched: its pages as steps that use scratch count them (None: it uses none)."""
 
     is_compileable = False
     is_croppable = False
     supports_early_init = False
 
-    def __init__(self, arrays: PagedArrays, dtype: str, window: int | None, direct: bool) -> None:
+    def __init__(
+        self,
+        arrays: PagedArrays,
+        dtype: str,
+        window: int | None,
+        direct: bool,
+        scratched: Any | None = None,
+    ) -> None:
         self.arrays, self.store, self.dtype_name = arrays, arrays.store, dtype
+        self.scratched = scratched
         self.window, self.direct = window, direct
         self.is_sliding, self.sliding_window = window is not None, window
         self.is_initialized = True
@@ -164,12 +177,20 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
             rows = keys.transpose(1, 2)[live], values.transpose(1, 2)[live]
         else:
             rows = keys.transpose(1, 2).flatten(0, 1), values.transpose(1, 2).flatten(0, 1)
-        self.arrays.write(rows, self.store.slots(self.arrays.group))
+        if self.scratched is not None and self.scratched.in_use:
+            self.scratched.save_pushed_out()
+            self.scratched.write(rows, self.scratched.slots())
+        else:
+            self.arrays.write(rows, self.store.slots(self.arrays.group))
 
     def read(self, first: int, stop: int) -> tuple[Any, Any]:
         """[B, H, stop - first, D] of columns [first, stop); zeros where nothing is stored."""
-        table = self.store.gather_table(self.arrays.group, first, stop)
-        return self.arrays.read(table, stop - first, self.dtype_name)
+        if self.scratched is not None and self.scratched.in_use:
+            table, arrays = self.scratched.table(first, stop), self.scratched
+        else:
+            table, arrays = self.store.gather_table(self.arrays.group, first, stop), self.arrays
+        keys, values = arrays.read(table, stop - first, self.dtype_name)
+        return keys, values
 
     def _hand_over(self, keys: Any, values: Any, first: int, kwargs: Any) -> tuple[Any, Any]:
         """Direct mode: the attention function reads the pages itself. Its keys are a stub of no

@@ -176,6 +176,7 @@ class PagedStore:
         assert self.step is not None
         self.flush_states()
         self._check_read()
+        self.manager.end_step()
         self.seen += self.step.num_columns
         self.step = None
 
@@ -252,10 +253,16 @@ class PagedStore:
         return self._gather_table(group, np.zeros(len(self.rows), np.int64), longest)
 
     def _gather_table(self, group: int, positions: Ints, num_tokens: int) -> GatherTable:
+        return self._table(group, self.manager.block_table(group, self.rows), positions, num_tokens)
+
+    def table_of(self, group: int, entries: Ints, first: int, stop: int) -> GatherTable:
+        """The same as `gather_table`, through other entries than the group's blocks."""
+        return self._table(group, entries, first - self.starts, stop - first)
+
+    def _table(self, group: int, held: Any, positions: Ints, num_tokens: int) -> GatherTable:
         import torch
 
         size = self.manager.config.groups[group].spec.block_size
-        held = self.manager.block_table(group, self.rows)
         first = positions // size  # floor: below zero for padding
         width = int(((positions + num_tokens - 1) // size - first).max()) + 1 if num_tokens else 0
         index = first[:, None] + np.arange(width)

@@ -49,6 +49,8 @@ def bind(
         raise ConfigError(Problem("mode", f"one of {', '.join(MODES)}", f"'{mode}'"))
     needs, planned = needs_of(model), PlannedCache.of(plan, rank)
     match_layers(needs, planned)  # before anything is allocated
+    if mode == "auto" and any(planned.config.scratch):
+        mode = "gather"  # reads chunks through scratch
     return bind_needs(
         model,
         needs,

@@ -70,6 +70,7 @@ def bind_needs(
     from kvpipe.stages.binding.transformers_cache._store import PagedStore
 
     matches = match_layers(needs, planned)
+    _refuse_direct(planned, mode.name)
     buffers = buffers or allocate(planned, backend_of(model))
     manager = _manager(planned, prefix_caching, max_num_seqs, shuffle)
     store = PagedStore(manager, buffers, prefix_caching)
@@ -96,6 +97,15 @@ def bind_needs(
 def _manager(
     planned: PlannedCache, prefix_caching: bool, max_num_seqs: int, shuffle: int | None
 ) -> BlockManager:
+    if prefix_caching and any(planned.config.scratch):
+        raise ConfigError(
+            Problem(
+                "prefix_caching",
+                "false with a plan that uses scratch, in which no prefix is found",
+                "true",
+                "plan without scratch",
+            )
+        )
     manager = BlockManager(
         planned.config,
         planned.limits,
@@ -180,6 +190,18 @@ def shuffle_blocks(manager: BlockManager, seed: int) -> None:
     manager.pool.free(np.random.default_rng(seed).permutation(ids))
 
 
+def _refuse_direct(planned: PlannedCache, mode: str) -> None:
+    if mode == "direct" and any(planned.config.scratch):
+        raise ConfigError(
+            Problem(
+                "mode",
+                "gather, which reads chunks through scratch",
+                "direct, with a plan that uses scratch",
+                "mode=gather, or plan without",
+            )
+        )
+
+
 def _refuse_lost_prefixes(manager: BlockManager, asked: bool) -> None:
     if asked and not manager.prefix_caching:
         kinds = [t.spec.kind for t in manager.tables if not t.caches_prefixes]
@@ -212,7 +234,14 @@ def _attention(store: Any, match: LayerMatch, direct: bool) -> Any:
     need = match.needs.attention
     assert need is not None and match.attention is not None
     arrays = PagedArrays(store, match.attention, (need.head_size, need.head_size_v))
-    return PagedAttentionLayer(arrays, need.dtype, need.window, direct)
+    scratch = store.manager.scratch.groups[arrays.group]
+    if scratch is None:
+        return PagedAttentionLayer(arrays, need.dtype, need.window, direct)
+    from kvpipe.stages.binding.transformers_cache._scratch import ScratchedArrays
+
+    sizes = (need.head_size, need.head_size_v)
+    scratched = ScratchedArrays(store, match.attention, sizes, scratch)
+    return PagedAttentionLayer(arrays, need.dtype, need.window, direct, scratched)
 
 
 def _cross(store: Any, match: LayerMatch) -> Any:

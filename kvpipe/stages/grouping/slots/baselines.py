@@ -30,6 +30,11 @@ class Baseline:
     def specs(self) -> tuple[KVCacheSpec, ...]:
         return tuple(group.spec for group in self.groups)
 
+    @property
+    def block_sizes(self) -> set[int]:
+        """In tokens, of the tables that grow with them."""
+        return {spec.block_size for spec in self.specs if not spec.is_state}
+
     def demand(self, rank: int) -> Demand:
         return Demand.of(self.groups, self.slot_bytes[rank])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import lcm
 
 from kvpipe.cache.plan import KVCacheGroupSpec
@@ -61,10 +62,25 @@ class Load:
     limits: RequestLimits
     in_flight: bool
 
+    @cached_property
+    def _shorter(self) -> dict[int, RequestLimits]:
+        return {}
+
     def blocks(self, spec: KVCacheSpec, length: int) -> int:
-        if self.in_flight:
-            return spec.peak_blocks(self.limits.with_length(length))
-        return spec.steady_blocks(length, self.limits)
+        if not self.in_flight:
+            return spec.steady_blocks(length, self.limits)
+        limits = self._shorter.get(length)
+        if limits is None:
+            limits = self._shorter[length] = self.limits.with_length(length)
+        return spec.peak_blocks(limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worse:
+    """length: in tokens, of a request that takes more; 0 where it is not known whether one does."""
+
+    load: Load
+    length: int
 
 
 def loads(limits: RequestLimits) -> list[Load]:
@@ -97,6 +113,11 @@ class Guard:
     def worse_at(self, mine: Demand, other: Demand) -> int | None:
         """A length at which it takes more, 0 where it is not known whether there is one; None
         where there is none."""
+        found = self.worse(mine, other)
+        return None if found is None else found.length
+
+    def worse(self, mine: Demand, other: Demand) -> Worse | None:
+        """The same, and while the request does what."""
         if coarser(mine, other):
             return None
         ours, its = self._counted(mine), self._counted(other)
@@ -104,18 +125,16 @@ class Guard:
         longest = self.limits.max_model_len
         telling = [n for n in TELLING if n < longest] + [longest]
         for load in (0, 1):
-            if (worse := self._first_worse(load, telling, *sides)) is not None:
-                return worse
+            if (found := self._first_worse(load, telling, *sides)) is not None:
+                return found
         for load in range(len(self.loads)):
             rhythms = [self._rhythm(load, spec) for spec in dict(ours + its)]
             known = [each for each in rhythms if each is not None]
-            if len(known) < len(rhythms):
-                return 0
-            lengths = lengths_that_decide(known, longest)
+            lengths = lengths_that_decide(known, longest) if len(known) == len(rhythms) else None
             if lengths is None:
-                return 0
-            if (worse := self._first_worse(load, lengths, *sides)) is not None:
-                return worse
+                return Worse(load=self.loads[load], length=0)
+            if (found := self._first_worse(load, lengths, *sides)) is not None:
+                return found
         return None
 
     def _counted(self, demand: Demand) -> _Counted:
@@ -135,12 +154,12 @@ class Guard:
         my_slot: int,
         its: _Counted,
         its_slot: int,
-    ) -> int | None:
+    ) -> Worse | None:
         count = self._count
         for n in lengths:
             mine = sum([count(load, spec, n) * times for spec, times in ours]) * my_slot
             if mine > sum([count(load, spec, n) * times for spec, times in its]) * its_slot:
-                return n
+                return Worse(load=self.loads[load], length=n)
         return None
 
     def _count(self, load: int, spec: int, length: int) -> int:

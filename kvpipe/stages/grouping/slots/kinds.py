@@ -11,18 +11,21 @@ from kvpipe.errors import SpecError
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.grouping.slots.options import BlockSizeRule
 
-MOST_SIZES = 32  # block sizes of a kind that are tried: up to 512 tokens where 16 is the smallest
+# Block sizes of a kind that are tried, at least: up to 512 tokens where 16 is the smallest.
+MOST_SIZES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
     """Which block sizes are open. quantum: tokens that each is a multiple of (None: each spec's own
     block; pages padded by hand then stay as they are). largest: in tokens (0: MOST_SIZES of them).
-    kernels: tokens that kernels take ((): any). The smallest is open always."""
+    more: tokens that other plans have. kernels: tokens that kernels take ((): any). The smallest is
+    open always."""
 
     quantum: int | None = None
     rule: BlockSizeRule = "any"
     largest: int = 0
+    more: frozenset[int] = frozenset()
     kernels: tuple[int, ...] = ()
 
     def of(self, spec: KVCacheSpec) -> dict[int, KVCacheSpec]:
@@ -48,7 +51,9 @@ class Blocks:
 
     def _sizes(self, step: int, most: int) -> list[int]:
         if self.rule == "any":
-            return [step * times for times in range(1, most + 1)]
+            few = [step * times for times in range(1, most + 1)]
+            beyond = [t for t in self.more if t > few[-1] and not t % step]
+            return few if self.largest else few + sorted(beyond)
         return [step << power for power in range(most.bit_length()) if 1 << power <= most]
 
 
@@ -90,9 +95,23 @@ class Life:
 
     def all_layers(self, tokens: int) -> int:
         """Bytes of one block that holds every layer."""
-        return sum(kind.count * kind.page(tokens) for kind in self.kinds)
+        return self._all_layers[tokens]
 
-    @property
+    @cached_property
+    def _all_layers(self) -> dict[int, int]:
+        return {t: sum(kind.count * kind.page(t) for kind in self.kinds) for t in self.sizes}
+
+    @cached_property
+    def width(self) -> int:
+        """The same of the smallest block."""
+        return self.all_layers(self.sizes[0])
+
+    @cached_property
+    def narrowest(self) -> int:
+        """Bytes of the smallest page of its first kind."""
+        return self.kinds[0].page(self.sizes[0])
+
+    @cached_property
     def is_fixed(self) -> bool:
         """Whether its blocks have one size, come what may."""
         return len(self.sizes) == 1

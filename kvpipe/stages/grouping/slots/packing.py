@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 NEVER = 1 << 200  # the weight of what cannot be
 
@@ -41,23 +40,26 @@ class Packing:
     """levels[j][s]: least weight of at most j tables that hold the layers of state s; the states
     are all parts of `counts`, the last of them all."""
 
-    def __init__(self, counts: tuple[int, ...], fills: Sequence[Fill], most: int) -> None:
-        self.fills = fills
-        self.states = list(product(*(range(n + 1) for n in counts)))
-        number = {state: i for i, state in enumerate(self.states)}
-        self._number = number
-        self._rests = [self._rest(fill.layers) for fill in fills]
-        self.levels = [[0] + [NEVER] * (len(self.states) - 1)]
-        least = self._least(counts)
+    def __init__(
+        self, counts: tuple[int, ...], fills: Sequence[Fill], most: int, least: int = 0
+    ) -> None:
+        """most: tables. least: weight that all layers have at least, so that no table more pays."""
+        self.fills, self.counts = fills, counts
+        self._rests = [rests_of(counts, fill.layers) for fill in fills]
+        self.levels = [[0] + [NEVER] * self._number(counts)]
+        least = max(least, self._least(counts))
         while len(self.levels) <= most and self.levels[-1][-1] > least:
-            self.levels.append(self._one_table_more(self.levels[-1]))
+            more = self._one_table_more(self.levels[-1])
+            if more == self.levels[-1]:  # and so would each table after it
+                break
+            self.levels.append(more)
 
-    def _rest(self, layers: tuple[int, ...]) -> list[int]:
-        """Of each state, the state that is left after a table with so many layers."""
-        if len(layers) == 1:
-            held, states = min(layers[0], len(self.states) - 1), len(self.states)
-            return [0] * held + list(range(states - held))
-        return [self._number[_less(state, layers)] for state in self.states]
+    def _number(self, layers: tuple[int, ...]) -> int:
+        """Of a state, in the order in which the last count goes up first."""
+        number = 0
+        for count, held in zip(self.counts, layers, strict=True):
+            number = number * (count + 1) + held
+        return number
 
     def _least(self, counts: tuple[int, ...]) -> int:
         """Layers of one kind weigh no less, whatever the tables: each its share of the best."""
@@ -76,7 +78,7 @@ class Packing:
 
     def improvements(self, layers: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         """(tables, weight) that hold these layers, each lighter than fewer tables."""
-        state, last = self._number[layers], NEVER
+        state, last = self._number(layers), NEVER
         for tables, level in enumerate(self.levels):
             if level[state] < last:
                 last = level[state]
@@ -84,7 +86,7 @@ class Packing:
 
     def chosen(self, layers: tuple[int, ...], tables: int) -> list[tuple[Fill, tuple[int, ...]]]:
         """The tables of an improvement, fewest tokens first, and which layers lie in each."""
-        state, fills = self._number[layers], []
+        state, fills = self._number(layers), []
         for level in range(tables, 0, -1):
             weight, before = self.levels[level][state], self.levels[level - 1]
             if weight == before[state]:
@@ -96,13 +98,27 @@ class Packing:
             )
             fills.append(fill)
             state = rests[state]
-        left, found = layers, []
-        for fill in sorted(fills, key=lambda f: (f.tokens, f.layers)):
-            taken = tuple(map(min, fill.layers, left))
-            left = _less(left, taken)
-            found.append((fill, taken))
-        return [(fill, taken) for fill, taken in found if any(taken)]
+        return dealt(layers, fills)
+
+
+def dealt(layers: tuple[int, ...], fills: list[Fill]) -> list[tuple[Fill, tuple[int, ...]]]:
+    """Which of the layers lie in each table, fewest tokens first."""
+    left, found = layers, []
+    for fill in sorted(fills, key=lambda f: (f.tokens, f.layers)):
+        taken = tuple(map(min, fill.layers, left))
+        left = _less(left, taken)
+        found.append((fill, taken))
+    return [(fill, taken) for fill, taken in found if any(taken)]
 
 
 def _less(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple([x - y if x > y else 0 for x, y in zip(a, b, strict=True)])
+
+
+def rests_of(counts: tuple[int, ...], layers: tuple[int, ...]) -> list[int]:
+    """Of each state, the number of the state that is left after a table with so many layers."""
+    rests = [0]
+    for count, held in zip(counts, layers, strict=True):
+        ahead = [0] * min(held, count + 1) + list(range(count + 1 - held))
+        rests = [rest * (count + 1) + left for rest in rests for left in ahead]
+    return rests

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from math import prod
 
 from kvpipe.stages.grouping.slots.kinds import Kind, Life
@@ -46,16 +46,38 @@ Found = dict[int, Tables]  # number of tables -> the cheapest so many, each chea
 
 def cheapest(life: Life, slot: int, most: int, weights: Weights) -> Found:
     """At most `most` tables; {} where not even those hold every layer."""
-    states = prod(kind.count + 1 for kind in life.kinds)
-    if len(life.kinds) == 1 or states <= MOST_STATES:
-        fills = _fills(life, slot, weights)
-        if len(life.kinds) == 1 or len(fills) <= MOST_FILLS:
-            counts = tuple(kind.count for kind in life.kinds)
-            return _packed(counts, undominated(fills), most)
+    if len(life.kinds) == 1:
+        return _of_one_kind(life, slot, most, weights)
+    if (fills := few_fills(life, slot, weights)) is not None:
+        counts = tuple(kind.count for kind in life.kinds)
+        least = -(-weights.least(life, slot) // slot)
+        return _packed(Packing(counts, undominated(fills), most, least), counts)
     found: Found = {}
     for number, tables in _mixed(life, slot, most, weights):
         _keep(found, number, tables)
     return _improving(found)
+
+
+def _of_one_kind(life: Life, slot: int, most: int, weights: Weights) -> Found:
+    """The same for all slots that hold equally many layers of each block size."""
+    (kind,) = life.kinds
+    fits = tuple([min(kind.count, slot // kind.page(t)) for t in life.sizes])
+    key = id(life), fits, min(most, kind.count)
+    found = weights.tables.get(key)
+    if found is None:
+        packing = Packing((kind.count,), undominated(_of_kind(life, kind, slot, weights)), most)
+        found = weights.tables[key] = _packed(packing, (kind.count,))
+    return found
+
+
+def few_fills(life: Life, slot: int, weights: Weights) -> list[Fill] | None:
+    """Every way to fill one table; None where the layers' parts or the ways are too many."""
+    if len(life.kinds) == 1:
+        return list(_fills(life, slot, weights))
+    if prod(kind.count + 1 for kind in life.kinds) > MOST_STATES:
+        return None
+    fills = list(islice(_fills(life, slot, weights), MOST_FILLS + 1))
+    return fills if len(fills) <= MOST_FILLS else None
 
 
 def _sizes(life: Life, slot: int) -> tuple[int, ...]:
@@ -64,13 +86,11 @@ def _sizes(life: Life, slot: int) -> tuple[int, ...]:
     return life.sizes[max(0, whole - 1) :]
 
 
-def _fills(life: Life, slot: int, weights: Weights) -> list[Fill]:
-    """Every way to fill one table."""
-    return [
-        Fill(layers=counts, weight=weights.weigh(life, tokens), tokens=tokens)
-        for tokens in _sizes(life, slot)
-        for counts in _full(slot, [(k.count, k.page(tokens)) for k in life.kinds])
-    ]
+def _fills(life: Life, slot: int, weights: Weights) -> Iterator[Fill]:
+    for tokens in _sizes(life, slot):
+        weight = weights.weigh(life, tokens)
+        for counts in _full(slot, [(k.count, k.page(tokens)) for k in life.kinds]):
+            yield Fill(layers=counts, weight=weight, tokens=tokens)
 
 
 def _full(slot: int, kinds: list[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
@@ -82,8 +102,8 @@ def _full(slot: int, kinds: list[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
             yield (*counts, last)
 
 
-def _packed(counts: tuple[int, ...], fills: list[Fill], most: int) -> Found:
-    found = _of(Packing(counts, fills, most), counts, 0, len(counts))
+def _packed(packing: Packing, counts: tuple[int, ...]) -> Found:
+    found = _of(packing, counts, 0, len(counts))
     found.pop(0, None)
     return found
 
@@ -146,16 +166,25 @@ def _of_kind(life: Life, kind: Kind, slot: int, weights: Weights) -> list[Fill]:
 
 def _dealt(life: Life, slot: int, tables: int) -> list[Chunk]:
     """Every kind in equal parts; [] where they do not fit."""
-    chunks = []
+    chunks: list[Chunk] = []
     for i in range(tables):
         counts = tuple([len(range(i, kind.count, tables)) for kind in life.kinds])
-        pages = list(zip(counts, life.kinds, strict=True))
-        fitting = [t for t in life.sizes if sum(n * kind.page(t) for n, kind in pages) <= slot]
-        if not fitting:
+        if not any(counts):
+            break
+        if chunks and counts == chunks[-1].counts:
+            chunks.append(chunks[-1])
+        elif tokens := _most_tokens(life, slot, counts):
+            chunks.append(Chunk(tokens=tokens, counts=counts))
+        else:
             return []
-        if any(counts):
-            chunks.append(Chunk(tokens=fitting[-1], counts=counts))
     return chunks
+
+
+def _most_tokens(life: Life, slot: int, counts: tuple[int, ...]) -> int:
+    """Of a block in which so many layers fit into the slot; 0 where they do not."""
+    kinds = list(zip(counts, life.kinds, strict=True))
+    fitting = (t for t in reversed(life.sizes) if sum([n * k.page(t) for n, k in kinds]) <= slot)
+    return next(fitting, 0)
 
 
 # --- both ----------------------------------------------------------------------------------------

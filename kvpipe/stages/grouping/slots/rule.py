@@ -9,26 +9,29 @@ of its own size.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from kvpipe.cache.plan import KVCacheGroupSpec, SlotFacts
 from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.specs.edges import largest
 from kvpipe.stages.grouping.slots.baselines import Baseline
+from kvpipe.stages.grouping.slots.ceiling import ceiling, ceilings
 from kvpipe.stages.grouping.slots.grain import choices, grain
-from kvpipe.stages.grouping.slots.guard import Demand, Guard
+from kvpipe.stages.grouping.slots.guard import Demand, Guard, Worse
 from kvpipe.stages.grouping.slots.kinds import Blocks, Life, lives_of
 from kvpipe.stages.grouping.slots.options import SlotOptions
+from kvpipe.stages.grouping.slots.partition import Chunk
 from kvpipe.stages.grouping.slots.repack import of_specs, repacked
-from kvpipe.stages.grouping.slots.search import Bounds, SlotPlan, plans
-from kvpipe.stages.grouping.slots.weights import Weights, fewest_bytes
+from kvpipe.stages.grouping.slots.search import Bounds, Search, SlotPlan
+from kvpipe.stages.grouping.slots.weights import ONE, Weights, fewest_bytes
 
 Layers = Mapping[str, KVCacheSpec]
 
 MOST_TRIED = 24  # plans, in ascending order of cost
-ROUNDS, MOST_LENGTHS = 3, 4  # of the search, each with so many lengths more at which plans failed
+ROUNDS, MOST_LENGTHS = 4, 4  # of the search, each with so many lengths more at which plans failed
+NEAR = ONE * 3 // 1000  # costs that differ by less are as good
 MOST_TABLES = 64  # where no engine's plan bounds them
 
 
@@ -71,17 +74,19 @@ class _Rule:
             quantum=request.quantum,
             rule=request.options.block_sizes,
             largest=self.most_grain,
+            more=frozenset(t for base in request.baselines for t in base.block_sizes),
             kernels=request.kernel_sizes,
         )
         self.lives = lives_of(self.stages, self.blocks)
         self.weights = Weights(self.lives, self.limits, request.options)
         self.guard = Guard(self.limits)
         self.choices = self._choices()
+        self.search = Search(self.choices, self.weights)
 
     def found(self) -> SlotGroups:
         if self.request.options.objective == "fewest_tables":
             bounds = Bounds(num_tables=MOST_TABLES, slot_bytes=self._all_of_one_life())
-            plan = next(plans(self.choices, bounds, self.weights), None)
+            plan = next(self.search.plans(bounds), None)
             if plan is not None:
                 groups = self._assembled(plan)
                 return self._with_facts(groups, "fewest tables", self._not_worse_than(groups))
@@ -97,26 +102,51 @@ class _Rule:
     # --- what is searched ---
     def _no_worse_than(self, promised: Sequence[Baseline]) -> tuple[KVCacheGroupSpec, ...] | None:
         """The cheapest plan that is no worse than any of these. Where the cheapest ones are worse
-        at some lengths, those are weighed, too, and it is looked for anew."""
-        bounds, weights, lengths = self._bounds(promised), self.weights, list[int]()
+        at some lengths, it is looked for anew, among those that are not worse there."""
+        bounds, best = self._bounds(promised), _Best()
         for _ in range(ROUNDS):
-            worse: list[int] = []
-            for plan in islice(plans(self.choices, bounds, weights), MOST_TRIED):
-                groups = self._assembled(plan)
-                found = self._worse_at(groups, _distinct(promised))
-                if found is None:
-                    return groups
-                worse.append(found)
-            more = [n for n in dict.fromkeys(worse) if n and n not in lengths]
+            worse = self._tried(bounds, promised, best)
+            if best.is_near:
+                break
+            known = {(cap.load, cap.length) for cap in bounds.caps}
+            more = [at for at in dict.fromkeys(worse) if at.length]
+            more = [at for at in more if (at.load, at.length) not in known]
             if not more:
-                return None
-            lengths += more[:MOST_LENGTHS]
-            weights = self.weights.with_lengths(lengths)
-        return None
+                break
+            new = [ceiling(promised, at.load, at.length) for at in more[:MOST_LENGTHS]]
+            bounds = replace(bounds, caps=(*bounds.caps, *new), cost=best.cost)
+        return best.groups
+
+    def _tried(self, bounds: Bounds, promised: Sequence[Baseline], best: _Best) -> list[Worse]:
+        """Plans one after the other, until one is no worse or costs as much as the best. Where the
+        others are worse."""
+        worse: list[Worse] = []
+        for number, plan in enumerate(islice(self._distinct_plans(bounds), MOST_TRIED)):
+            if not number:
+                best.bound = plan.cost  # no plan under these caps costs less
+            if best.cost is not None and plan.cost >= best.cost:
+                break
+            groups = self._assembled(plan)
+            found = self._worse(groups, _distinct(promised))
+            if found is None:
+                best.cost, best.groups = plan.cost, groups
+                break
+            worse.append(found)
+        return worse
+
+    def _distinct_plans(self, bounds: Bounds) -> Iterator[SlotPlan]:
+        """What several choices of block sizes have in common once."""
+        seen = set[tuple[int, tuple[tuple[Chunk, ...], ...]]]()
+        for plan in self.search.plans(bounds):
+            key = plan.slot_bytes, plan.tables
+            if key not in seen:
+                seen.add(key)
+                yield plan
 
     def _bounds(self, promised: Sequence[Baseline]) -> Bounds:
         """A plan that is never worse has no more tables, and a request of one token, which holds a
-        block in each, takes no more bytes."""
+        block in each, takes no more bytes, nor do requests of these lengths. (Of pipeline stages
+        each has slots of its own size, which may be smaller than the plan's.)"""
         first = min(
             max(
                 sum(spec.steady_blocks(1, self.limits) for spec in base.specs) * slot
@@ -125,15 +155,17 @@ class _Rule:
             for base in promised
         )
         each = min(life.counted(life.sizes[0]).steady_blocks(1, self.limits) for life in self.lives)
+        one_stage = len(self.stages) == 1
         return Bounds(
             num_tables=min(base.num_tables for base in promised),
             slot_bytes=min(first // max(1, each * len(self.lives)), self._all_of_one_life()),
             first_token_bytes=first,
             first_blocks=each,
+            ceilings=tuple(ceilings(promised, self.limits) if one_stage else ()),
         )
 
     def _all_of_one_life(self) -> int:
-        return max(life.all_layers(life.sizes[0]) for life in self.lives)
+        return max(life.width for life in self.lives)
 
     def _most_grain(self) -> int:
         """0: no prefix is shared, any block size will do. Where the engines' plans share in coarser
@@ -173,21 +205,21 @@ class _Rule:
                         )
         return tuple(of_specs(_in_order(found, self.stages)) for found in specs)
 
-    def _worse_at(
+    def _worse(
         self, groups: Sequence[KVCacheGroupSpec], promised: Sequence[Baseline]
-    ) -> int | None:
-        """A length at which a request takes more bytes than under one of these; 0 where that is not
+    ) -> Worse | None:
+        """Where a request takes more bytes than under one of these; length 0 where that is not
         known, or where fewer requests of the full length fit into this memory, of which a larger
         slot leaves more unused. None where it is no worse."""
         for base in promised:
-            if (worse := self._more_at(groups, base)) is not None:
+            if (worse := self._more_than(groups, base)) is not None:
                 return worse
         ours = slot_bytes(groups, self.request.ranks)
         mine = self._held([group.spec for group in groups], ours)
         for base in promised:
             its = self._held(base.specs, base.slot_bytes)
             if any(a < b for a, b in zip(mine, its, strict=True)):
-                return 0
+                return Worse(load=self.guard.loads[0], length=0)
         return None
 
     def _held(self, specs: Sequence[KVCacheSpec], slots: Sequence[int]) -> tuple[int, ...]:
@@ -207,17 +239,17 @@ class _Rule:
         longest = largest(1, length, lambda n: peak(n) <= usable) or 0
         return usable // max(1, peak(length)), usable // max(1, steady), longest
 
-    def _more_at(self, groups: Sequence[KVCacheGroupSpec], base: Baseline) -> int | None:
+    def _more_than(self, groups: Sequence[KVCacheGroupSpec], base: Baseline) -> Worse | None:
         """On the rank where this plan compares worst, and so on all: blocks are the same there."""
         slots = slot_bytes(groups, self.request.ranks)
         used = [i for i, slot in enumerate(slots) if slot]
         worst = max(used, key=lambda i: slots[i] / max(1, base.slot_bytes[i]))
         mine = Demand.of(groups, slots[worst])
-        return self.guard.worse_at(mine, base.demand(worst))
+        return self.guard.worse(mine, base.demand(worst))
 
     def _not_worse_than(self, groups: Sequence[KVCacheGroupSpec]) -> tuple[Baseline, ...]:
         bases = self.request.baselines
-        return tuple(base for base in bases if self._more_at(groups, base) is None)
+        return tuple(base for base in bases if self._more_than(groups, base) is None)
 
     def _with_facts(
         self, groups: tuple[KVCacheGroupSpec, ...], rule: str, promised: Sequence[Baseline]
@@ -235,6 +267,20 @@ class _Rule:
         length, slot = self.limits.max_model_len, max(base.slot_bytes)
         blocks = sum(spec.steady_blocks(length, self.limits) for spec in base.specs)
         return base.engine, base.num_tables, blocks * slot
+
+
+@dataclass
+class _Best:
+    """The cheapest plan so far that is no worse. bound: none costs less."""
+
+    cost: int | None = None
+    groups: tuple[KVCacheGroupSpec, ...] | None = None
+    bound: int = 0
+
+    @property
+    def is_near(self) -> bool:
+        """Whether no other can be much cheaper."""
+        return self.cost is not None and self.cost - self.bound <= NEAR
 
 
 def _distinct(baselines: Sequence[Baseline]) -> list[Baseline]:

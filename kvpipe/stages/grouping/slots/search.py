@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import gcd, prod
 
+from kvpipe.stages.grouping.slots.capped import Caps, ways
+from kvpipe.stages.grouping.slots.ceiling import Ceiling
 from kvpipe.stages.grouping.slots.kinds import Life
+from kvpipe.stages.grouping.slots.packing import NEVER
 from kvpipe.stages.grouping.slots.partition import Chunk, Found, Tables, cheapest
+from kvpipe.stages.grouping.slots.scale import fewest_tables
 from kvpipe.stages.grouping.slots.weights import Weights
 
 MOST_MIXTURES = 2_000  # of layers of several kinds in one table
@@ -38,12 +42,17 @@ class SlotPlan:
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
     """What no plan may exceed. slot_bytes: of one slot. first_token_bytes: of a request of one
-    token, which holds at least `first_blocks` blocks in each table (None: any)."""
+    token, which holds at least `first_blocks` blocks in each table (None: any). ceilings: of
+    requests of some lengths, to tell which slots need no search. caps: of requests of lengths at
+    which cheaper plans are known to take too much. cost: of a plan that is known already."""
 
     num_tables: int
     slot_bytes: int
     first_token_bytes: int | None = None
     first_blocks: int = 1
+    ceilings: tuple[Ceiling, ...] = ()
+    caps: tuple[Ceiling, ...] = ()
+    cost: int | None = None
 
     def tables_of(self, slot: int) -> int:
         if self.first_token_bytes is None:
@@ -51,32 +60,64 @@ class Bounds:
         return min(self.num_tables, self.first_token_bytes // max(1, slot * self.first_blocks))
 
 
-def plans(
-    choices: Sequence[Sequence[Life]], bounds: Bounds, weights: Weights
-) -> Iterator[SlotPlan]:
+class Search:
     """choices: the lives with the block sizes that may stand side by side, one choice each."""
-    waiting: list[tuple[int, int, int, SlotPlan]] = []
-    order = 0
-    for least, slot, which in sorted(_candidates(choices, bounds, weights)):
-        while waiting and waiting[0][0] <= least:
+
+    def __init__(self, choices: Sequence[Sequence[Life]], weights: Weights) -> None:
+        self.choices, self.weights = choices, weights
+        # (choice, slot, most tables) -> cost of the cheapest plan, where it was looked for
+        self._known: dict[tuple[int, int, int], int] = {}
+
+    def plans(self, bounds: Bounds) -> Iterator[SlotPlan]:
+        waiting: list[tuple[int, int, int, SlotPlan]] = []
+        order = 0
+        left = [(least, slot, which, False) for least, slot, which in self._candidates(bounds)]
+        heapify(left)
+        while left:
+            least, slot, which, looked_at = heappop(left)
+            while waiting and waiting[0][0] <= least:
+                yield heappop(waiting)[-1]
+            if bounds.cost is not None and least >= bounds.cost:
+                break
+            if not looked_at:
+                if all(each.may_hold(self.choices[which], slot) for each in bounds.ceilings):
+                    closer = self._least_with(self.choices[which], slot, bounds)
+                    heappush(left, (max(least, closer), slot, which, True))
+                continue
+            plans = list(_of_slot(self.choices[which], slot, bounds, self.weights))
+            if not bounds.caps:
+                cost = min((plan.cost for plan in plans), default=NEVER)
+                self._known[which, slot, bounds.tables_of(slot)] = cost
+            for plan in plans:
+                order += 1
+                heappush(waiting, (plan.cost, plan.num_tables, order, plan))
+        while waiting:
             yield heappop(waiting)[-1]
-        for plan in _of_slot(choices[which], slot, bounds, weights):
-            order += 1
-            heappush(waiting, (plan.cost, plan.num_tables, order, plan))
-    while waiting:
-        yield heappop(waiting)[-1]
 
+    def _least_with(self, lives: Sequence[Life], slot: int, bounds: Bounds) -> int:
+        """What no plan with this slot costs less than: exact for lives of one kind, whose tables
+        are found fast."""
+        total, weights, most = 0, self.weights, bounds.tables_of(slot)
+        for life in lives:
+            least = weights.least(life, slot) + fewest_tables(life, slot) * weights.price
+            if len(life.kinds) == 1:
+                found = cheapest(life, slot, most, weights).items()
+                costs = [n * weights.price + tables.weight * slot for n, tables in found]
+                least = min(costs, default=least)
+            total += least
+        return total
 
-def _candidates(
-    choices: Sequence[Sequence[Life]], bounds: Bounds, weights: Weights
-) -> Iterator[tuple[int, int, int]]:
-    """(least cost, slot, choice)."""
-    for which, lives in enumerate(choices):
-        narrowest = max(kind.page(life.sizes[0]) for life in lives for kind in life.kinds)
-        slots = {slot for life in lives for slot in _fills(life, bounds.slot_bytes)}
-        for slot in slots:
-            if narrowest <= slot and (least := _least_cost(lives, slot, bounds, weights)):
-                yield least, slot, which
+    def _candidates(self, bounds: Bounds) -> Iterator[tuple[int, int, int]]:
+        """(least cost, slot, choice)."""
+        for which, lives in enumerate(self.choices):
+            narrowest = max(kind.page(life.sizes[0]) for life in lives for kind in life.kinds)
+            slots = {slot for life in lives for slot in _fills(life, bounds.slot_bytes)}
+            for slot in slots:
+                if narrowest <= slot:
+                    least = _least_cost(lives, slot, bounds, self.weights)
+                    known = self._known.get((which, slot, bounds.tables_of(slot)), 0)
+                    if least is not None:
+                        yield max(least, known), slot, which
 
 
 def _fills(life: Life, most: int) -> set[int]:
@@ -114,45 +155,27 @@ def _sums(life: Life, tokens: int, most: int) -> set[int]:
 # --- what a slot size costs at least -------------------------------------------------------------
 def _least_cost(lives: Sequence[Life], slot: int, bounds: Bounds, weights: Weights) -> int | None:
     """No plan with this slot costs less; None where it has more tables than it may."""
-    tables = [_fewest_tables(life, slot) for life in lives]
+    tables = [fewest_tables(life, slot) for life in lives]
     if sum(tables) > bounds.tables_of(slot):
         return None
-    weight = sum(_least_weight(life, slot, weights) for life in lives)
+    weight = sum(weights.least(life, slot) for life in lives)
     return weight + sum(tables) * weights.price
-
-
-def _fewest_tables(life: Life, slot: int) -> int:
-    """Whole slots that the layers need in their smallest blocks."""
-    if len(life.kinds) == 1:
-        return _fewest_whole(life, slot)
-    return -(-life.all_layers(life.sizes[0]) // slot)
-
-
-def _fewest_whole(life: Life, slot: int) -> int:
-    """The same of one kind, whose layers are not cut in two. A layer fits: see `_candidates`."""
-    (kind,) = life.kinds
-    return -(-kind.count // max(1, slot // kind.page(life.sizes[0])))
-
-
-def _least_weight(life: Life, slot: int, weights: Weights) -> int:
-    """Bytes, weighed: every layer pays at least its share of the best table, of which no layers
-    can fill more than fits into the slot, nor more than there are."""
-    if life.is_fixed:  # one sort of table: whole tables of it
-        return _fewest_tables(life, slot) * weights.weigh(life, life.sizes[0]) * slot
-    if len(life.kinds) > 1:
-        return min(w * max(slot, whole) for w, whole in weights.of_whole(life))
-    (kind,) = life.kinds
-    fits = ((weights.weigh(life, t), slot // kind.page(t)) for t in life.sizes)
-    count = kind.count
-    return min(-(-count * w * slot // min(count, fit)) for w, fit in fits if fit)
 
 
 # --- the plans of one slot size ------------------------------------------------------------------
 def _of_slot(
     lives: Sequence[Life], slot: int, bounds: Bounds, weights: Weights
 ) -> Iterator[SlotPlan]:
-    """For each number of tables the cheapest plan, if it is cheaper than with fewer."""
-    fewest = [_fewest_tables(life, slot) for life in lives]
+    """For each number of tables the cheapest plan, if it is cheaper than with fewer. Under caps
+    every plan that is the best in something."""
+    if bounds.caps:
+        most = bounds.tables_of(slot)
+        caps = Caps(slot=slot, cost=bounds.cost, tables=most, ceilings=bounds.caps)
+        for way in ways(lives, caps, weights):
+            cost, number, *_ = way.taken
+            yield SlotPlan(slot_bytes=slot, cost=cost, num_tables=number, lives=way.lives)
+        return
+    fewest = [fewest_tables(life, slot) for life in lives]
     spare = bounds.tables_of(slot) - sum(fewest)
     most = sum(fewest) + spare
     found: _Plans = {0: (0, ())}

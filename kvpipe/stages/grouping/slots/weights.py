@@ -4,12 +4,13 @@ for each table. Whole numbers, so that no order of layers changes a sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.slots.kinds import Life
 from kvpipe.stages.grouping.slots.options import SlotOptions
+from kvpipe.stages.grouping.slots.scale import Scale
 
 ONE = 2**40  # a request's own bytes, or a price of 100%
 GRID = (1024, 8192, 32768, 131072)
@@ -26,48 +27,17 @@ def lengths_to_weigh(limits: RequestLimits, asked: Sequence[int]) -> list[int]:
     return [max(1, min(longest, round(g * (1 + part)))) for g in grid for part in SPREAD]
 
 
-class Weights:
+class Weights(Scale):
     """weigh(life, tokens): what one table costs a byte of its slot. lower: bytes that no plan goes
     below, length by length (smallest blocks, no padding)."""
 
     def __init__(self, lives: Sequence[Life], limits: RequestLimits, options: SlotOptions) -> None:
+        super().__init__()
         self.lives, self.limits, self.options = lives, limits, options
         self.price = round(ONE * options.table_price)
         self.lengths = lengths_to_weigh(limits, options.lengths)
         self.lower = [fewest_bytes(lives, n, limits) for n in self.lengths]
-        self._known: dict[tuple[int, int], int] = {}
-        self._whole: dict[int, list[tuple[int, int]]] = {}
-        self._kept: list[Life] = []  # known by their ids, which no other life may get
-
-    def with_lengths(self, lengths: Sequence[int]) -> Weights:
-        """With these lengths beside the others, each as heavy as one of the grid."""
-        asked = (*self.lengths, *(n for n in lengths for _ in SPREAD))
-        return Weights(self.lives, self.limits, replace(self.options, lengths=asked))
-
-    def weigh(self, life: Life, tokens: int) -> int:
-        key = id(life), tokens
-        if key not in self._known:
-            self._kept.append(life)
-            self._known[key] = self._weigh(life, tokens)
-        return self._known[key]
-
-    def of_whole(self, life: Life) -> list[tuple[int, int]]:
-        """(weight of a table, fewest bytes of a block with every layer) for each block size.
-
-        A layer's share of its life is that of its bytes, so a slot of S bytes holds at most S of
-        those bytes, and the whole life weighs at least that much of a table, or one. Where pages
-        are not in proportion to their tokens (alignment), the kind that is densest bounds all."""
-        if id(life) not in self._whole:
-            smallest = life.sizes[0]
-            whole = life.all_layers(smallest)
-            self._whole[id(life)] = [
-                (
-                    self.weigh(life, t),
-                    min(whole * kind.page(t) // kind.page(smallest) for kind in life.kinds),
-                )
-                for t in life.sizes
-            ]
-        return self._whole[id(life)]
+        self.tables: dict[Hashable, Any] = {}  # that were found already, for `partition`
 
     def _weigh(self, life: Life, tokens: int) -> int:
         spec, limits = life.counted(tokens), self.limits
@@ -81,6 +51,5 @@ class Weights:
 def fewest_bytes(lives: Sequence[Life], length: int, limits: RequestLimits) -> int:
     """Steady bytes of a request in the smallest blocks of every kind, without any padding."""
     return sum(
-        life.counted(life.sizes[0]).steady_blocks(length, limits) * life.all_layers(life.sizes[0])
-        for life in lives
+        life.counted(life.sizes[0]).steady_blocks(length, limits) * life.width for life in lives
     )

@@ -1,0 +1,122 @@
+"""An engine that is planned only, and a request that does not fit: changes that were planned with
+it and serve the users that were asked for, the least change first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from kvpipe.answers.engine_question import question_of
+from kvpipe.answers.remedies import MOST_NAMED, MOST_RANKS, told
+from kvpipe.engines.base import Engine
+from kvpipe.engines.plan import EnginePlan, plan_engine
+from kvpipe.engines.planned import PlannedEngine, halvings
+from kvpipe.errors import KvpipeError
+from kvpipe.pipeline import Prepared, prepare
+from kvpipe.request.changed import changed
+from kvpipe.request.want import requests_asked
+from kvpipe.specs.edges import largest, smallest
+from kvpipe.text.figures import count
+
+Changes = Mapping[str, Any]
+_LENGTH, _BYTES = "scheduler.max_model_len", "cache.kv_cache_memory_bytes"
+_STEP = 2**24  # bytes by which a cache that is set by hand is raised
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineAdvice:
+    """changes: settings by key. plan: made with them."""
+
+    changes: Changes
+    plan: EnginePlan
+
+    def __str__(self) -> str:
+        return f"{told(self.changes)} ({self._promise()})"
+
+    def _promise(self) -> str:
+        return f"{count(self.plan.users.steady, 'request')} of {self.plan.length:,} tokens at once"
+
+
+def serves(plan: EnginePlan, asked: int) -> bool:
+    """Whether one request can read its prompt, and as many as asked decode at once."""
+    return plan.users.peak >= 1 and plan.users.steady >= asked
+
+
+def engine_ways_line(prepared: Prepared) -> tuple[str, tuple[Changes, ...]]:
+    """What serves the users that were asked for, in words, and as changes."""
+    ways = list(islice(engine_ways(prepared), MOST_NAMED))
+    words = "; ".join(map(str, ways))
+    line = f"planned, and fits: {words}" if ways else "no single change of settings makes it fit"
+    return line, tuple({**way.changes} for way in ways)
+
+
+def engine_ways(prepared: Prepared) -> Iterator[EngineAdvice]:
+    """Changes that were planned and serve, each of another setting."""
+    if (shorter := _shorter(prepared)) is not None:
+        yield shorter
+    for scale in _scales(prepared):
+        if (way := _least(prepared, scale)) is not None:
+            yield way
+
+
+def _planned(prepared: Prepared, changes: Changes) -> EngineAdvice | None:
+    """The change as advice, if a fresh plan with it serves the users that were asked for."""
+    try:
+        made = prepare(changed(prepared.raw, changes))
+        plan = plan_engine(_engine(made), question_of(made))
+    except KvpipeError:
+        return None
+    if not serves(plan, requests_asked(made.config.want)):
+        return None
+    return EngineAdvice(changes=dict(changes), plan=plan)
+
+
+def _engine(prepared: Prepared) -> PlannedEngine:
+    engine = prepared.config.plugins["engine"].make(Engine)
+    assert isinstance(engine, PlannedEngine)
+    return engine
+
+
+def _shorter(prepared: Prepared) -> EngineAdvice | None:
+    """The longest length that serves."""
+
+    def at(length: int) -> EngineAdvice | None:
+        return _planned(prepared, {_LENGTH: length})
+
+    asked = prepared.resolved.limits.max_model_len
+    longest = largest(1, asked - 1, lambda length: at(length) is not None)
+    return at(longest) if longest is not None else None
+
+
+def _least(prepared: Prepared, scale: Sequence[Changes]) -> EngineAdvice | None:
+    """The first of the scale that serves, where more of the same does not hurt."""
+
+    def at(index: int) -> EngineAdvice | None:
+        return _planned(prepared, scale[index])
+
+    least = smallest(0, len(scale) - 1, lambda index: at(index) is not None)
+    return at(least) if least is not None else None
+
+
+def _scales(prepared: Prepared) -> Iterator[Sequence[Changes]]:
+    """Values of one setting, of growing effect: the users', the engine's own, the bytes', and what
+    any engine has: fewer bits of weights, more cards."""
+    engine, config = _engine(prepared), prepared.config
+    if (requests := config.scheduler.max_num_seqs) != "auto":
+        yield [{"scheduler.max_num_seqs": requests_asked(config.want)}]
+        yield [{"scheduler.max_num_seqs": n} for n in halvings(requests)]
+    with suppress(KvpipeError):  # of a question that cannot be put
+        yield from engine.proposals(question_of(prepared))
+    if config.cache.kv_cache_memory_bytes is not None:
+        yield [{_BYTES: None}]
+        most = prepared.resolved.device.total_bytes - prepared.resolved.weight_bytes_a_rank
+        yield [{_BYTES: step * _STEP} for step in range(1, most // _STEP + 1)]
+    model = prepared.resolved.model
+    if not (model.is_converted or model.quantized_with):
+        yield [{"weights": name} for name in engine.smaller_weights]
+    for key in engine.more_cards:
+        now = getattr(config.parallel, key)
+        yield [{f"parallel.{key}": n} for n in (2, 4, 8, 16) if now < n <= MOST_RANKS]

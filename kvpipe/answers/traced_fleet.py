@@ -1,0 +1,202 @@
+"""How many of which cards serve a trace of requests within bounds on waiting.
+
+A fleet is the least number of equal replicas that keep up: found by doubling and bisection, each
+step a replay of the whole trace, so that what is told was replayed, and one replica less was, too.
+A candidate stops where it becomes dearer than the fleets that are already known, and is left out
+at once where even an empty server is provably too slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from kvpipe.answers.fleet_candidates import Refusals, Server, planned, shapes
+from kvpipe.pipeline import Prepared
+from kvpipe.simulation.latencies import Percentiles
+from kvpipe.simulation.play import replay
+from kvpipe.simulation.result import ReplayResult
+from kvpipe.simulation.traces.base import TraceOptions, TraceRequest
+from kvpipe.specs.edges import smallest
+from kvpipe.text.figures import count
+
+MOST_FLEETS = 5  # that are looked for: dearer ones are not replayed
+MOST_REPLICAS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """Seconds that `percentile` percent of the requests may wait at most (None: any): in the queue,
+    for the first token, between two tokens."""
+
+    percentile: int
+    wait_s: float | None = None
+    first_token_s: float | None = None
+    token_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedLoad:
+    """length: tokens that a server must take, prompt and output."""
+
+    requests: Sequence[TraceRequest]
+    options: TraceOptions
+    length: int
+    waits: Waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedFleet:
+    """replicas: the least that serve the load. result: its replay. one_less: what it lacks with a
+    replica less ("" where it has one). cost: of all cards an hour (None: no price)."""
+
+    server: Server
+    replicas: int
+    result: ReplayResult
+    one_less: str
+    cost: float | None
+
+    @property
+    def cards(self) -> int:
+        return self.replicas * self.server.shape.cards
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedAnswer:
+    """fleets: the best first. refused: reason -> names of candidates. replays: how many."""
+
+    fleets: tuple[TracedFleet, ...]
+    refused: Mapping[str, tuple[str, ...]]
+    tried: int
+    replays: int
+
+
+def serve_trace(
+    prepared: Prepared, load: TracedLoad, devices: Sequence[str], prices: Mapping[str, float]
+) -> TracedAnswer:
+    """Ranked by cost where every device has a price, else by cards."""
+    priced = all(device in prices for device in devices)
+    price = prices if priced else dict.fromkeys(devices, 1.0)
+    found: list[TracedFleet] = []
+    refused, tried, replays = Refusals(), 0, 0
+    by_price = sorted(shapes(devices), key=lambda s: (price[s.device] * s.cards, s.cards))
+    for shape in by_price:
+        tried += 1
+        server = planned(prepared, load.length, shape, load.options.efficiency)
+        why = server if isinstance(server, str) else _too_slow(server, load)
+        if isinstance(server, str) or why:
+            refused.add(why, shape)
+            continue
+        each = price[shape.device] * shape.cards
+        most = _most_replicas(found, each, price, len(load.requests))
+        search = _Search(server=server, load=load)
+        fleet = search.least(most, each if priced else None)
+        replays += search.replays
+        if fleet is None:
+            refused.add(search.why, shape)
+        else:
+            found = sorted([*found, fleet], key=lambda f: _rank(f, price))[:MOST_FLEETS]
+    return TracedAnswer(fleets=tuple(found), refused=refused.told(), tried=tried, replays=replays)
+
+
+def _rank(fleet: TracedFleet, price: Mapping[str, float]) -> tuple[float, int, float]:
+    """The cheapest first, then the fewest cards, then who answers first."""
+    first = fleet.result.first_token
+    price_of_all = price[fleet.server.shape.device] * fleet.cards
+    return (price_of_all, fleet.cards, first.p99 if first else 0.0)
+
+
+def _most_replicas(
+    found: Sequence[TracedFleet], each: float, price: Mapping[str, float], requests: int
+) -> int:
+    """As many as are not dearer than the last of the fleets that would be told."""
+    most = min(MOST_REPLICAS, requests)
+    if len(found) < MOST_FLEETS:
+        return most
+    return min(most, int(_rank(found[-1], price)[0] / each + 1e-9))
+
+
+def _too_slow(server: Server, load: TracedLoad) -> str:
+    """Why not even one request alone comes in time; "" where nothing proves it."""
+    bound, waits = server.speed.bound, load.waits
+    if bound is None:
+        return ""
+    shortest = min(request.prompt_tokens for request in load.requests)
+    if waits.token_s is not None and bound.token_seconds(1, shortest) > waits.token_s:
+        return f"want.token_ms: no token within {1000 * waits.token_s:g} ms, even alone (bound)"
+    chunk = server.made.resolved.limits.max_num_batched_tokens
+    first = waits.first_token_s
+    if first is not None and bound.first_token_seconds(shortest, chunk) > first:
+        return f"want.first_token_ms: none within {1000 * first:g} ms, even alone (bound)"
+    return ""
+
+
+class _Search:
+    """The least number of one server that serve a load. replays: how many it took; why: what the
+    last that failed lacked."""
+
+    def __init__(self, *, server: Server, load: TracedLoad) -> None:
+        self.server, self.load, self.replays, self.why = server, load, 0, ""
+        self._played: Callable[[int], ReplayResult] = cache(self._play)
+
+    def least(self, most: int, price: float | None) -> TracedFleet | None:
+        """Of at most `most` replicas. price: of one an hour."""
+        tried = 1
+        while tried <= most and not self._serves(tried):
+            tried *= 2
+        if tried > most and not (tried // 2 < most and self._serves(most)):
+            self.why = self.why or "dearer than the fleets above, with any number of replicas"
+            return None
+        replicas = smallest(tried // 2 + 1, min(tried, most), self._serves) or most
+        lacks = _lacks(self._played(replicas - 1), self.load.waits) if replicas > 1 else ""
+        return TracedFleet(
+            server=self.server,
+            replicas=replicas,
+            result=self._played(replicas),
+            one_less=lacks,
+            cost=None if price is None else price * replicas,
+        )
+
+    def _serves(self, replicas: int) -> bool:
+        lacks = _lacks(self._played(replicas), self.load.waits)
+        if lacks:
+            self.why = f"{count(replicas, 'replica')}: {lacks}"
+        return not lacks
+
+    def _play(self, replicas: int) -> ReplayResult:
+        self.replays += 1
+        options = self.load.options.model_copy(update={"replicas": replicas})
+        made = self.server.made
+        return replay(
+            self.load.requests,
+            self.server.plan,
+            options,
+            max_num_seqs=made.resolved.max_num_seqs,
+            prefix_caching=made.config.cache.enable_prefix_caching,
+            best=self.server.speed.bound,
+        )
+
+
+def _lacks(result: ReplayResult, waits: Waits) -> str:
+    """What keeps the load from being served; "" where it is."""
+    if result.counts.never_fit:
+        return f"{count(result.counts.never_fit, 'request')} larger than the pool"
+    if not result.counts.finished:
+        return "no request finished"
+    if result.overload is not None:
+        return "overloaded"
+    asked = (
+        ("wait", result.wait, waits.wait_s),
+        ("first token", result.first_token, waits.first_token_s),
+        ("a token", result.each_token, waits.token_s),
+    )
+    for name, found, most in asked:
+        if found is not None and most is not None and of(found, waits.percentile) > most:
+            return f"{name} too late"
+    return ""
+
+
+def of(found: Percentiles, percentile: int) -> float:
+    """50, 90 or 99."""
+    return float(getattr(found, f"p{percentile}"))

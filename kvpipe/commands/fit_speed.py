@@ -1,0 +1,170 @@
+"""`kvpipe fit-speed server.log --on h100`: what share of the card's speed the engine reached.
+
+File: speed.json (every sample).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from kvpipe.answers.fitted_speed import FittedSpeed, Reached, fitted_speed
+from kvpipe.answers.speed import speed_of
+from kvpipe.commands.base import Command, CommandOptions
+from kvpipe.commands.replay import plan_of
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
+from kvpipe.files.standard_input import kept_standard_input
+from kvpipe.logs.lines import Lines, open_log
+from kvpipe.logs.throughput import Throughput, throughputs
+from kvpipe.pipeline import Prepared
+from kvpipe.report.base import Answer
+from kvpipe.report.identity import identity
+from kvpipe.text.figures import count
+from kvpipe.text.lines import Line, Section, lay_out
+
+SAMPLE = Path(__file__).parents[1] / "logs" / "speed_sample.log"
+MOST_ROWS = 8
+WORDS = ("throughput", "eval time =")  # one of them stands in every line that is read
+
+
+class FitSpeed(Command):
+    class Options(CommandOptions):
+        path: str | None
+
+    summary = "An engine's own throughput lines: the share of the card's nominal speed it reached"
+    example = "kvpipe fit-speed sample model=llama device=h100"
+    files = ("speed.json",)
+    word: ClassVar[str] = "command.path"
+
+    def run(self, prepared: Prepared, job: str | None) -> Answer:
+        path = self.options.path
+        if not path:
+            knob = "kvpipe fit-speed FILE, or - for what is piped in"
+            raise ConfigError(Problem("command.path", "an engine's log", "nothing", knob))
+        speed = speed_of(prepared)
+        if speed.bound is None:
+            raise ConfigError(
+                Problem("device", "one whose bandwidth is known", speed.why, "--on h100")
+            )
+        with kept_standard_input(str(SAMPLE) if path == "sample" else path) as kept:
+            samples = _samples(kept)
+        fitted = fitted_speed(samples, speed.bound, _plan(prepared))
+        if fitted is None:
+            raise ConfigError(_nothing(path))
+        return _answer(prepared, fitted)
+
+
+def _samples(path: str) -> list[Throughput]:
+    try:
+        stream, size = open_log(path)
+    except ConfigError as error:
+        raise ConfigError(
+            [Problem("command.path", "an engine's log", p.got) for p in error.problems]
+        ) from error
+    with closing(stream):
+        return list(throughputs(Lines(stream, size, WORDS)))
+
+
+def _plan(prepared: Prepared) -> Any:
+    """What a printed share of the pool is of; None where nothing fits here."""
+    try:
+        return plan_of(prepared)
+    except DoesNotFit:
+        return None
+
+
+def _nothing(path: str) -> Problem:
+    expected = (
+        "a throughput line of a time in which requests only decoded: vLLM's 'Avg generation "
+        "throughput', SGLang's 'gen throughput (token/s)', llama.cpp's 'eval time'"
+    )
+    return Problem("command.path", expected, f"none in '{path}'")
+
+
+def _answer(prepared: Prepared, fitted: FittedSpeed) -> Answer:
+    share = min(1.0, fitted.efficiency)
+    wrong = _too_fast(fitted)
+    return Answer(
+        status="does_not_fit" if wrong else "fits",
+        exit_code=1 if wrong else 0,
+        lines=partial(lay_out, [_section(prepared, fitted)]),
+        document={
+            **identity(prepared, "kvpipe.fit_speed"),
+            "efficiency": share,
+            "samples": [_plain(each) for each in fitted.reached],
+        },
+        fields={"efficiency": round(share, 3), "samples": len(fitted.reached)},
+        complaints=(wrong,) if wrong else (),
+    )
+
+
+def _too_fast(fitted: FittedSpeed) -> str:
+    if not fitted.too_fast:
+        return ""
+    first = fitted.too_fast[0].sample
+    return (
+        f"command.path: {count(len(fitted.too_fast), 'line')} faster than this model can be on "
+        f"this device (line {first.line:,}: {first.tokens_per_s:,.10g} tokens/s): another model, "
+        "weights=, device or number of cards ran, or drafts were accepted"
+    )
+
+
+def _section(prepared: Prepared, fitted: FittedSpeed) -> Section:
+    shares = sorted(each.share for each in fitted.reached)
+    resolved = prepared.resolved
+    engines = ", ".join(sorted({each.sample.engine for each in fitted.reached}))
+    return Section(
+        title=f"fit-speed: {count(len(shares), 'line')} of {engines}, {resolved.model.name} "
+        f"({resolved.served_dtype}) on {resolved.device.name}",
+        headers=("line", "users", "tokens each", "tokens/s", "at best", "share"),
+        align="rrrrrr",
+        rows=[_row(each) for each in fitted.reached[:MOST_ROWS]],
+        paragraphs=list(_told(fitted, shares)),
+    )
+
+
+def _told(fitted: FittedSpeed, shares: list[float]) -> Iterator[Line]:
+    if len(shares) > MOST_ROWS:
+        yield Line(f"{count(len(shares) - MOST_ROWS, 'more line')} in speed.json", "faint")
+    yield Line(
+        f"share reached: {fitted.efficiency:.2f} (the median; {shares[0]:.2f} to {shares[-1]:.2f}) "
+        f"of the card's nominal speed: trace.efficiency={min(1.0, fitted.efficiency):.2f}"
+    )
+    guessed = {each.length_from for each in fitted.reached}
+    if "nothing" in guessed:
+        yield Line(
+            "lengths are not printed and were taken as one token: the share is more", "faint"
+        )
+    elif "pool" in guessed:
+        yield Line("tokens each: from the printed share of the pool, as planned here", "faint")
+
+
+def _row(each: Reached) -> tuple[str, ...]:
+    sample = each.sample
+    return (
+        f"{sample.line:,}",
+        f"{sample.users:,}",
+        f"{each.length:,}",
+        f"{sample.tokens_per_s:,.1f}",
+        f"{each.best_per_s:,.1f}",
+        f"{each.share:.2f}",
+    )
+
+
+def _plain(each: Reached) -> dict[str, Any]:
+    return {
+        "line": each.sample.line,
+        "engine": each.sample.engine,
+        "users": each.sample.users,
+        "tokens_each": each.length,
+        "tokens_each_from": each.length_from,
+        "tokens_per_second": each.sample.tokens_per_s,
+        "best_tokens_per_second": each.best_per_s,
+        "share": each.share,
+    }
+
+
+PLUGIN = FitSpeed

@@ -1,0 +1,169 @@
+"""What `kvpipe find want.device=[...]` answers: fleets of a number of users, or of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from kvpipe.answers.fleet import Wanted, plan_fleet
+from kvpipe.answers.fleet_candidates import Shape
+from kvpipe.answers.search import Search
+from kvpipe.answers.serve_line import image_of
+from kvpipe.errors import ConfigError, Problem, did_you_mean
+from kvpipe.pipeline import Prepared
+from kvpipe.report.base import Answer
+from kvpipe.report.deployment import Deployment, written
+from kvpipe.report.fleet import document, picture, sections
+from kvpipe.report.identity import identity
+from kvpipe.request.confdir import CONF_DIR
+from kvpipe.request.nicknames import option_named
+from kvpipe.request.want import Want
+from kvpipe.text.lines import lay_out
+
+WAITS = ("wait_ms", "first_token_ms")  # what only a trace of requests can be held to
+PICTURE = "fleets.svg"
+_NO_CARDS = ("auto", "cpu")
+NOT_SERVED = "want.device: none of these cards serves the load"
+
+
+def fleet_answer(search: Search) -> Answer:
+    """want.device: how many of which cards; of what arrives, where a trace says that."""
+    devices, prices = _cards(search.want)
+    if is_traced(search.prepared.config.trace):
+        return _traced(search, devices, prices)
+    _refuse_waits(search.want)
+    prepared, want = search.prepared, search.want
+    wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
+    answer = plan_fleet(prepared, wanted, devices, prices)
+    drawn = picture(answer, wanted, _model(search))
+    best = answer.fleets[0] if answer.fleets else None
+    return Answer(
+        status="fits" if best else "does_not_fit",
+        exit_code=0 if best else 1,
+        lines=partial(lay_out, sections(answer, wanted, _model(search))),
+        document={**identity(prepared, "kvpipe.fleet"), **document(answer, wanted)},
+        pictures=_files(search, drawn, (best.replica, best.replicas) if best else None),
+        fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
+        complaints=() if best else (NOT_SERVED,),
+    )
+
+
+def is_traced(section: Any) -> bool:
+    return not isinstance(section, Mapping) or section.get("name", "none") != "none"
+
+
+def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> Answer:
+    from kvpipe.answers.traced_fleet import TracedLoad, Waits, serve_trace
+    from kvpipe.report import traced_fleet as told
+    from kvpipe.simulation.play import read_trace
+
+    prepared, want = search.prepared, search.want
+    trace = read_trace(prepared.config.trace)
+    requests = trace.requests()
+    waits = Waits(
+        percentile=want.percentile,
+        wait_s=_seconds(want.wait_ms),
+        first_token_s=_seconds(want.first_token_ms),
+        token_s=_seconds(want.token_ms),
+    )
+    longest = max(request.prompt_tokens + request.output_tokens for request in requests)
+    length = min(longest, prepared.resolved.model.context_length)
+    if want.length != "auto":
+        length = want.length
+    load = TracedLoad(requests=requests, options=trace.options, length=length, waits=waits)
+    answer = serve_trace(prepared, load, devices, prices)
+    best = answer.fleets[0] if answer.fleets else None
+    return Answer(
+        status="fits" if best else "does_not_fit",
+        exit_code=0 if best else 1,
+        lines=partial(lay_out, told.sections(answer, load, _model(search))),
+        document={**identity(prepared, "kvpipe.traced_fleet"), **told.document(answer, load)},
+        pictures=_files(
+            search,
+            told.picture(answer, load, _model(search)) if best else None,
+            (best.server, best.replicas) if best else None,
+        ),
+        fields={"cards": best and best.cards, "fleet": best and best.server.shape.device},
+        complaints=() if best else (NOT_SERVED,),
+    )
+
+
+def _files(search: Search, drawn: str | None, best: tuple[Started, int] | None) -> dict[str, str]:
+    """The picture, and what starts the fleet where that is asked for and known."""
+    files = {PICTURE: drawn} if drawn else {}
+    kind = search.want.write
+    if kind is None or best is None or not best[0].command:
+        return files
+    server, replicas = best
+    wanted = Deployment(
+        name=_label(search.prepared.resolved.model.name),
+        image=search.want.image or image_of(search.prepared),
+        command=server.command,
+        replicas=replicas,
+        cards=server.shape.cards,
+    )
+    return files | dict([written(kind, wanted)])
+
+
+class Started(Protocol):
+    @property
+    def command(self) -> str: ...
+    @property
+    def shape(self) -> Shape: ...
+
+
+def _label(model: str) -> str:
+    """As Kubernetes and Compose take names."""
+    plain = "".join(c if c.isalnum() and c.isascii() else "-" for c in model.lower())
+    return plain.strip("-")[:50].strip("-") or "model"
+
+
+def refuse_trace(prepared: Prepared, want: Want) -> None:
+    """ConfigError: without want.device, what is searched is for users that are simply there."""
+    if is_traced(prepared.config.trace):
+        knob = "want.device=[h100,l40s] names them, or choose trace=none"
+        raise ConfigError(Problem("trace", "cards to serve it with", "none", knob))
+    _refuse_waits(want)
+
+
+def _refuse_waits(want: Want) -> None:
+    """ConfigError: users that are simply there wait for nothing."""
+    knob = "choose trace=synthetic, azure_code_sample or another"
+    problems = [
+        Problem(f"want.{key}", "a trace of requests that arrive", "trace=none", knob)
+        for key in WAITS
+        if getattr(want, key) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def unknown_cards(want: Mapping[str, Any]) -> Iterator[Problem]:
+    """Every name of a card that no option file has; want: as it was said, right or wrong."""
+    known = sorted(path.stem for path in (CONF_DIR / "device").glob("*.yaml"))
+    cards = [name for name in known if name not in _NO_CARDS]
+    for key in ("device", "prices"):
+        names = want.get(key)
+        for name in names if isinstance(names, list | dict) else ():
+            if isinstance(name, str) and option_named("device", name) in (None, *_NO_CARDS):
+                hint = did_you_mean(name, cards)
+                yield Problem(f"want.{key}", "names of device=...", f"'{name}'", hint)
+
+
+def _cards(want: Want) -> tuple[list[str], dict[str, float]]:
+    """The option files of the devices, each once, and their prices."""
+    if unknown := list(unknown_cards(want.model_dump())):
+        raise ConfigError(unknown)
+    devices = [str(option_named("device", name)) for name in want.device or ()]
+    prices = {str(option_named("device", name)): p for name, p in (want.prices or {}).items()}
+    return list(dict.fromkeys(devices)), prices
+
+
+def _model(search: Search) -> str:
+    resolved = search.prepared.resolved
+    return f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -1,0 +1,98 @@
+"""`kvpipe page llama-3.1-70b --on 2xh200`: the answer as one HTML file with sliders.
+
+Files: page.json (every plan of the page) and page.html, which needs nothing else.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from kvpipe.commands.base import Command, CommandOptions
+from kvpipe.errors import ConfigError, Problem
+from kvpipe.page.axes import AskedStops
+from kvpipe.page.document import page_document
+from kvpipe.page.html import page_html
+from kvpipe.page.sources import ENGINES_DIFFER, of_engines, of_request, of_sweep
+from kvpipe.pipeline import Prepared
+from kvpipe.report.base import Answer
+from kvpipe.request.config import Count
+from kvpipe.request.want import requests_asked
+from kvpipe.text.figures import count
+from kvpipe.text.lines import Line, Section, lay_out
+
+LARGEST_BYTES = 500_000
+Stops = Annotated[list[Count], Field(min_length=1, max_length=64)] | None
+
+
+class Page(Command):
+    class Options(CommandOptions):
+        """lengths, batches, caches, cards: stops of the sliders (null: usual ones)."""
+
+        folder: str | None
+        engines: list[str]
+        lengths: Stops
+        batches: Stops
+        caches: Annotated[list[str], Field(min_length=1, max_length=8)] | None
+        cards: Stops
+
+    summary = "One HTML file, no network: sliders, the memory map, a table, the command"
+    example = "kvpipe page llama-3.1-8b --on h100 command.lengths=[8192] command.cards=[1,2]"
+    files: ClassVar[tuple[str, ...]] = ("page.json", "page.html")
+
+    def run(self, prepared: Prepared, job: str | None) -> Answer:
+        """ConfigError for a folder that is no sweep's, or more plans than a page holds."""
+        users = requests_asked(prepared.config.want)
+        document = self._document(prepared, users)
+        html = page_html(document)
+        if len(html.encode()) > LARGEST_BYTES:
+            expected = f"stops that make a page of at most {LARGEST_BYTES:,} bytes"
+            raise ConfigError(Problem("command.lengths", expected, f"{len(html.encode()):,}"))
+        return Answer(
+            status="fits",
+            exit_code=0,
+            lines=partial(lay_out, [_section(document, len(html.encode()))]),
+            document=document,
+            pictures={"page.html": html},
+            fields={"plans": _plans(document)},
+        )
+
+    def _document(self, prepared: Prepared, users: int) -> dict[str, Any]:
+        asked = AskedStops(
+            lengths=self.options.lengths,
+            batches=self.options.batches,
+            caches=self.options.caches,
+            cards=self.options.cards,
+        )
+        if self.options.folder is not None and self.options.engines:
+            got = "both a folder and engines"
+            raise ConfigError(Problem("command.folder", "a sweep, or engines, on a page", got))
+        if self.options.folder is not None:
+            subjects, left_out = of_sweep(Path(self.options.folder), asked)
+            return page_document("sweep", subjects, users=users, notes=left_out)
+        if self.options.engines:
+            engines = of_engines(prepared, asked, self.options.engines)
+            return page_document("comparison", engines, users=users, notes=[ENGINES_DIFFER])
+        return page_document("request", of_request(prepared, asked), users=users)
+
+
+def _plans(document: dict[str, Any]) -> int:
+    return sum(len(subject["positions"]) for subject in document["subjects"])
+
+
+def _section(document: dict[str, Any], num_bytes: int) -> Section:
+    subjects = document["subjects"]
+    rows = [(axis["title"], ", ".join(map(str, axis["stops"]))) for axis in subjects[0]["axes"]]
+    more = f", and {len(subjects) - 1} more" if len(subjects) > 1 else ""
+    return Section(
+        title=f"page: {subjects[0]['model']} on {subjects[0]['device']}{more}",
+        align="ll",
+        rows=rows,
+        paragraphs=[Line(f"page.html: {count(_plans(document), 'plan')}, {num_bytes:,} bytes")],
+    )
+
+
+PLUGIN = Page

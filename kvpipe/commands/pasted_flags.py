@@ -1,0 +1,65 @@
+"""Flags of a pasted line: those that its release refuses, and those that kvpipe does not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kvpipe.answers.pasted_request import PastedRequest
+from kvpipe.answers.remedies import advice
+from kvpipe.commands.trouble import Trouble
+from kvpipe.engines.arguments import Arguments, refused_arguments
+from kvpipe.engines.base import Engine
+from kvpipe.engines.pasted_line import in_flags
+from kvpipe.engines.serve_flags import refused_flag
+
+_BATCH, _WHOLE = "scheduler.max_num_batched_tokens", "--no-enable-chunked-prefill"
+
+
+def refused_flags(pasted: PastedRequest) -> Mapping[str, str]:
+    """Flag -> why the server stops at it. Nothing where a log shows that it took them."""
+    version = _version(pasted)
+    if pasted.command is None or pasted.log is not None or not version:
+        return {}
+    found = {flag: refused_flag(flag, version) for flag in pasted.command.flags}
+    return {flag: why for flag, why in found.items() if why}
+
+
+def of_flags(pasted: PastedRequest) -> Iterator[Trouble]:
+    found = refused_flags(pasted)
+    if not found:
+        return
+    text = "; ".join(found.values())
+    if not any(key.partition(".")[0] == "engine" for key in pasted.prepared.said):
+        text += f". vLLM {_version(pasted)} is supposed: say engine=vllm engine.version=... if not"
+    yield Trouble(text=text, stops=True, change={})
+
+
+def of_whole_prompts(pasted: PastedRequest) -> Iterator[Trouble]:
+    """A batch that was set by hand, smaller than a prompt that may not be cut."""
+    command, resolved = pasted.command, pasted.prepared.resolved
+    if command is None or _BATCH not in command.settings or _WHOLE not in command.flags:
+        return
+    asked = Arguments(
+        max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
+        max_num_seqs=resolved.max_num_seqs,
+        dtype="auto",
+        compute_capability=None,
+        max_model_len=resolved.limits.max_model_len,
+        chunked=False,
+    )
+    for problem in refused_arguments(asked, _version(pasted)):
+        change = {problem.key: asked.max_model_len}
+        fits = advice(pasted.prepared, change, "") is not None
+        yield Trouble(text=in_flags(str(problem)), stops=True, change=change if fits else None)
+
+
+def unread(pasted: PastedRequest) -> str:
+    """Flags that stand for nothing here; those that the release refuses are a trouble."""
+    flags = pasted.command.unknown if pasted.command is not None else ()
+    refused = refused_flags(pasted)
+    named = [flag for flag in flags if flag not in refused]
+    return f"; not read, and left as they are: {', '.join(named)}" if named else ""
+
+
+def _version(pasted: PastedRequest) -> str:
+    return pasted.prepared.config.plugins["engine"].make(Engine).rules.version

@@ -1,0 +1,1 @@
+"""A page that answers while sliders move: plans that were made, as one HTML file or over HTTP."""

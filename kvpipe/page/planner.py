@@ -1,0 +1,182 @@
+"""Settings -> Position: the request is prepared and planned anew, as `kvpipe run` would plan it.
+
+Nothing is allocated. What memory the cache has does not depend on the length of a request, so that
+a profile is kept for the next length: for the same question, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvpipe.answers.serve_line import line_for
+from kvpipe.cache.plan import Plan
+from kvpipe.engines.base import Engine
+from kvpipe.engines.plan import EnginePlan
+from kvpipe.engines.planned import PlannedEngine
+from kvpipe.errors import DoesNotFit, KvpipeError
+from kvpipe.page.position import Position, Share, shares_of
+from kvpipe.pipeline import (
+    Prepared,
+    demanded_of,
+    make_backend,
+    plan_with,
+    prepare,
+    profile_ranks,
+    profiling_request,
+)
+from kvpipe.report.accounts import replicas_of, split_bytes, split_running
+from kvpipe.report.of_run import model_words, weights_left_out
+from kvpipe.report.run_input import Headline, ReportInput
+from kvpipe.report.verdict import running_at_once, verdict_of
+from kvpipe.request.changed import changed
+from kvpipe.stages.binding.base import VerifyReport
+from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
+
+
+@dataclass(kw_only=True)
+class Planner:
+    """Plans one request with some of its settings changed. raw: its composed values."""
+
+    raw: Mapping[str, Any]
+    _kept: tuple[ProfilingRequest, MemoryProfile] | None = field(default=None, repr=False)
+
+    def position(self, changes: Mapping[str, Any]) -> Position:
+        """What is refused is a position without users, with the reason."""
+        try:
+            made = prepare(changed(self.raw, changes))
+            if isinstance(made.config.plugins["engine"].make(Engine), PlannedEngine):
+                return _of_engine(made)
+            return _of_blocks(made, self._profile(made))
+        except DoesNotFit as error:
+            return _of_refusal(error)
+        except KvpipeError as error:
+            return Position(status="wrong_request", says=error.lines()[0], card_bytes=0, shares=())
+
+    def _profile(self, made: Prepared) -> MemoryProfile:
+        asked = profiling_request(made)
+        if self._kept is None or self._kept[0] != asked:
+            backend = make_backend(made.config, made.resolved.backend)
+            self._kept = (asked, profile_ranks(made, backend))
+        return self._kept[1]
+
+
+def _of_blocks(made: Prepared, profile: MemoryProfile) -> Position:
+    try:
+        plan = plan_with(made, profile.available_kv_bytes, compared=())
+    except DoesNotFit as error:
+        error.demand = error.demand or demanded_of(profile, error)
+        raise
+    report = planned_report(made, profile, plan)
+    rank = _drawn(plan)
+    memory, copies = profile.ranks[rank], replicas_of(made.resolved)
+    one, two = (split_running(plan, rank, memory, n, copies) for n in (1, 2))
+    verdict, cap, cache = verdict_of(report), plan.capacity, memory.available_kv
+    return Position(
+        status=verdict.status,
+        says=verdict.short,
+        card_bytes=memory.total.num_bytes,
+        shares=shares_of(one, two),
+        users=running_at_once(report) or 0,
+        memory_users=cap.requests_running if cap else 0,
+        peak_users=report.accounts[rank].requests_peak,
+        steady_users=report.accounts[rank].requests_steady,
+        request_bytes=_request_bytes(plan, rank),
+        cache_bytes=cache.num_bytes,
+        low_bytes=cache.num_bytes if cache.low_bytes is None else cache.low_bytes,
+        high_bytes=cache.num_bytes if cache.high_bytes is None else cache.high_bytes,
+        serve=line_for(made, plan),
+    )
+
+
+def planned_report(made: Prepared, profile: MemoryProfile, plan: Plan) -> ReportInput:
+    """What a run's verdict is made from, for one user; nothing was bound."""
+    resolved = made.resolved
+    return ReportInput(
+        headline=Headline(
+            model=model_words(resolved),
+            engine=plan.engine,
+            device=resolved.device.name,
+            backend=resolved.backend,
+        ),
+        plan=plan,
+        profile=profile,
+        accounts=split_bytes(plan, profile, resolved.max_num_seqs, replicas_of(resolved)),
+        verify=VerifyReport(reason="planned only"),
+        max_num_seqs=resolved.max_num_seqs,
+        weights_left_out=weights_left_out(resolved, profile),
+    )
+
+
+def _drawn(plan: Plan) -> int:
+    """The rank that holds the fewest blocks of what it was given: the first of the poorest."""
+    return min(range(len(plan.ranks)), key=lambda i: plan.ranks[i].stranded_bytes)
+
+
+def _request_bytes(plan: Plan, rank: int) -> int:
+    if plan.capacity is None:
+        return 0
+    steady = sum(demand.steady_blocks for demand in plan.capacity.demands)
+    return steady * plan.ranks[rank].config.bytes_per_block
+
+
+def _of_engine(made: Prepared) -> Position:
+    """An engine with pools of its own: what its users read, and the rest of its cache."""
+    from kvpipe.answers.engine_comparison import plan_any
+
+    plan = plan_any(made)
+    length, device = f"{plan.length:,} tokens", made.resolved.device
+    serves = plan.users.steady > 0
+    word = "IT FITS" if serves else "DOES NOT FIT: no request"
+    return Position(
+        status="fits" if serves else "does_not_fit",
+        says=f"{word}{': ' if serves else ' of '}{length} on {device.name}",
+        card_bytes=device.total_bytes,
+        shares=_shares_of_engine(plan, device.total_bytes),
+        users=plan.users.steady,
+        memory_users=plan.users.steady,
+        peak_users=plan.users.peak,
+        steady_users=plan.users.steady,
+        request_bytes=plan.needed_bytes,
+        cache_bytes=plan.budget.num_bytes,
+        low_bytes=plan.budget.num_bytes,
+        high_bytes=plan.budget.num_bytes,
+        serve=plan.start.command,
+    )
+
+
+def _shares_of_engine(plan: EnginePlan, card_bytes: int) -> tuple[Share, ...]:
+    outside = {"weights": 0, "activations": 0, "other": 0}
+    for step in plan.budget.steps:
+        if step.num_bytes < 0:
+            outside[step.name if step.name in outside else "other"] -= step.num_bytes
+    rest = card_bytes - sum(outside.values()) - plan.budget.num_bytes
+    return tuple(
+        Share(cause=cause, fixed=fixed, each=each)
+        for cause, fixed, each in (
+            *((name, num_bytes, 0) for name, num_bytes in outside.items()),
+            ("payload", 0, plan.needed_bytes),
+            ("free_blocks", plan.budget.num_bytes, -plan.needed_bytes),
+            ("not_requested", max(0, rest), 0),
+        )
+        if fixed or each
+    )
+
+
+def _of_refusal(error: DoesNotFit) -> Position:
+    """The card with what it was asked to hold, where that is known: the cache is one request's."""
+    demand, says = error.demand, error.lines()[0]
+    if demand is None:
+        return Position(status="does_not_fit", says=says, card_bytes=0, shares=())
+    names = {"weights": "weights", "activations": "activations", "KV cache": "payload"}
+    fixed: dict[str, int] = {}
+    for name, num_bytes in demand.parts:
+        cause = names.get(name, "other")
+        fixed[cause] = fixed.get(cause, 0) + num_bytes
+    fixed["free_blocks"] = -demand.missing_bytes
+    fixed["not_requested"] = demand.total_bytes - demand.allowed_bytes
+    shares = (Share(cause=cause, fixed=n, each=0) for cause, n in fixed.items() if n)
+    return Position(
+        status="does_not_fit", says=says, card_bytes=demand.total_bytes, shares=tuple(shares)
+    )

@@ -1,0 +1,93 @@
+"""How pictures of memory are drawn: text and bars from top to bottom, by hand.
+
+In one bar all areas are proportional to bytes: each rectangle carries `data-bytes`, each bar
+`data-total-bytes`, and they add up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from kvpipe.report.map_style import HATCHED, LIGHT_TEXT, STYLE
+from kvpipe.text.clean import clean
+from kvpipe.text.figures import size
+
+WIDTH, MARGIN, BAR_HEIGHT, ROW_HEIGHT = 960, 32, 46, 26
+BAR_WIDTH = WIDTH - 2 * MARGIN
+LETTER = 6.6  # width of a 12 px letter, generously
+
+Segment = tuple[str, int, str]  # class, bytes, what it is
+
+
+def shown(words: str) -> str:
+    """Text of a picture: nothing a reader's terminal or browser would obey."""
+    return escape(clean(words))
+
+
+class Drawing:
+    """Elements from top to bottom; y is where the next one goes, in pixels."""
+
+    def __init__(self) -> None:
+        self.elements: list[str] = []
+        self.y = 0.0
+
+    def text(self, words: str, kind: str = "label", x: float = MARGIN, dy: float = 18) -> None:
+        self.y += dy
+        place = f'class="{kind}" x="{x:.1f}" y="{self.y:.1f}"'
+        self.elements.append(f"<text {place}>{shown(words)}</text>")
+
+    def bar(self, name: str, segments: Sequence[Segment], height: float) -> dict[str, float]:
+        """One bar over the whole width. Returns the left edge of each segment, and "end"."""
+        total = sum(num_bytes for _, num_bytes, _ in segments)
+        about = f'data-name="{shown(name)}" data-total-bytes="{total}"'
+        self.elements.append(f'<g class="bar" {about}>')
+        x, edges = float(MARGIN), dict[str, float]()
+        for kind, num_bytes, words in segments:
+            if num_bytes:
+                edges.setdefault(kind, x)
+                width = BAR_WIDTH * num_bytes / total
+                self.elements += self._segment(kind, num_bytes, words, x, width, height)
+                x += width
+        self.elements.append("</g>")
+        self.y += height
+        return {**edges, "end": x}
+
+    def _segment(
+        self, kind: str, num_bytes: int, words: str, x: float, width: float, height: float
+    ) -> Iterator[str]:
+        # A hairline between neighbours, but none where it would hide what it separates.
+        edge = ' stroke-width="1"' if width > 4 else ' stroke-width="0"'
+        yield (
+            f'<rect class="{kind} edge" x="{x:.4f}" y="{self.y:.1f}" width="{width:.6f}" '
+            f'height="{height}" data-bytes="{num_bytes}"{edge}>'
+            f"<title>{shown(words)}: {size(num_bytes)} ({num_bytes:,} bytes)</title></rect>"
+        )
+        shade = "label halo" if kind in HATCHED else "on-dark" if kind in LIGHT_TEXT else "on-light"
+        lines = _fitting_label(kind, words, num_bytes, width, height)
+        for number, line in enumerate(lines):
+            y = self.y + height / 2 + 4.5 + 15 * (number - (len(lines) - 1) / 2)
+            yield f'<text class="{shade}" x="{x + 6:.1f}" y="{y:.1f}">{shown(line)}</text>'
+
+    def svg(self, title: str) -> str:
+        height = self.y + MARGIN
+        body = "\n".join(self.elements)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
+            f'width="{WIDTH}" height="{height:.0f}" role="img">\n<title>{shown(title)}</title>\n'
+            f'{STYLE}\n<rect class="paper" width="{WIDTH}" height="{height:.0f}"/>\n'
+            f"{body}\n</svg>\n"
+        )
+
+
+def _fitting_label(
+    kind: str, words: str, num_bytes: int, width: float, height: float
+) -> Sequence[str]:
+    """The most telling label that has room: what and how much, one of them, a layer's number."""
+    number = re.findall(r"\d+", words)[:1] if kind == "layer" else []
+    tall = [[words, size(num_bytes)]] if height >= BAR_HEIGHT else []
+    for lines in (*tall, [words], number or [size(num_bytes)]):
+        if width >= LETTER * max(map(len, lines)) + 10:
+            return lines
+    return []

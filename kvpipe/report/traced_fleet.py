@@ -1,0 +1,136 @@
+"""Fleets that serve a trace, told: a ranked table, what a replica less lacks, the command line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from kvpipe.answers.traced_fleet import TracedAnswer, TracedFleet, TracedLoad, Waits, of
+from kvpipe.report.fleet import cost_axis, refusals, shape_of
+from kvpipe.report.pareto import Point, pareto
+from kvpipe.simulation.latencies import Percentiles
+from kvpipe.text.figures import count
+from kvpipe.text.lines import Command, Line, Section
+
+
+def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section]:
+    found, share = answer.fleets, load.waits.percentile
+    table = Section(
+        title=f"find: {_load(load)}, {model}",
+        headers=("cards", "of", "as", "cost/h", "first token", "a token", "one less"),
+        align="rllrrrl",
+        rows=[_row(fleet, share) for fleet in found],
+        paragraphs=[
+            Line(
+                f"{answer.tried:,} candidates planned, {count(answer.replays, 'replay')} of the "
+                f"whole trace; first token, a token: {share}% of the requests wait no longer. "
+                f"one less: what a replica less lacks. {_asked(load.waits)}",
+                "faint",
+            ),
+            Line(_time(answer, load), "faint"),
+            *refusals(answer.refused),
+        ],
+    )
+    if not found:
+        return [table]
+    best = found[0]
+    lines: list[Line | Command] = [
+        Line(f"  on each of {count(best.replicas, 'replica')}:", "faint"),
+        *([Command(best.server.command, "  ")] if best.server.command else []),
+    ]
+    return [table, Section(title="The first of them, to start", verbatim=lines)]
+
+
+def _load(load: TracedLoad) -> str:
+    last = load.requests[-1].arrival_s / load.options.arrival_rate_scale
+    text = f"{count(len(load.requests), 'request')} of {load.options.name}"
+    return f"{text}, at most {count(load.length, 'token')}, in {last:,.0f} s"
+
+
+def _asked(waits: Waits) -> str:
+    told = (("wait", waits.wait_s), ("first token", waits.first_token_s), ("token", waits.token_s))
+    asked = [f"{name} {1000 * most:,.10g} ms" for name, most in told if most is not None]
+    return "Asked: " + (", ".join(asked) if asked else "to keep up with what arrives")
+
+
+def _time(answer: TracedAnswer, load: TracedLoad) -> str:
+    """What the times rest on: the reader must know that nothing is that fast."""
+    if load.options.step_seconds != "auto":
+        return "time: as trace.step_seconds says (set, not measured)"
+    if load.options.efficiency < 1:
+        return (
+            f"time: {load.options.efficiency:.0%} of the cards' nominal speed is reached "
+            "(trace.efficiency, set by you)"
+        )
+    return (
+        "time: at the cards' nominal speed, which no engine reaches, so expect to need more; "
+        "trace.efficiency=0.5 counts with half of it"
+    )
+
+
+def _row(fleet: TracedFleet, share: int) -> tuple[str, ...]:
+    result, shape = fleet.result, fleet.server.shape
+    return (
+        f"{fleet.cards:,}",
+        shape.device,
+        shape_of(fleet.replicas, shape),
+        "-" if fleet.cost is None else f"{fleet.cost:,.2f}",
+        _milliseconds(result.first_token, share),
+        _milliseconds(result.each_token, share),
+        fleet.one_less or "-",
+    )
+
+
+def _milliseconds(found: Percentiles | None, share: int) -> str:
+    return "-" if found is None else f"{1000 * of(found, share):,.1f} ms"
+
+
+def document(answer: TracedAnswer, load: TracedLoad) -> dict[str, Any]:
+    return {
+        "load": {
+            "trace": load.options.name,
+            "requests": len(load.requests),
+            "length": load.length,
+            "waits": asdict(load.waits),
+            "efficiency": load.options.efficiency,
+        },
+        "tried": answer.tried,
+        "replays": answer.replays,
+        "fleets": [_fleet(fleet) for fleet in answer.fleets],
+        "refused": [
+            {"reason": reason, "candidates": list(names)}
+            for reason, names in answer.refused.items()
+        ],
+    }
+
+
+def _fleet(fleet: TracedFleet) -> dict[str, Any]:
+    return {
+        "cards": fleet.cards,
+        "replicas": fleet.replicas,
+        "cost_per_hour": fleet.cost,
+        "one_less": fleet.one_less,
+        **asdict(fleet.server.shape),
+        "command": fleet.server.command,
+        "replay": dict(fleet.result.to_json()),
+    }
+
+
+def picture(answer: TracedAnswer, load: TracedLoad, model: str) -> str:
+    share = load.waits.percentile
+    return pareto(
+        [_point(fleet, share) for fleet in answer.fleets],
+        title=_load(load),
+        model=model,
+        cost=cost_axis(answer.fleets),
+        delay=f"milliseconds to the first token ({share}% of the requests)",
+    )
+
+
+def _point(fleet: TracedFleet, share: int) -> Point:
+    first = fleet.result.first_token
+    return Point(
+        name=f"{shape_of(fleet.replicas, fleet.server.shape)} {fleet.server.shape.device}",
+        cost=fleet.cards if fleet.cost is None else fleet.cost,
+        delay=0.0 if first is None else 1000 * of(first, share),
+    )

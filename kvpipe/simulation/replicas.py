@@ -1,0 +1,66 @@
+"""Several replicas that serve one trace, each with a pool of its own.
+
+Every replica is replayed by itself, which is exact: they share nothing but the router. What is
+told of them together: counts and waits of all requests; steps, blocks and the picture of the
+busiest, the replica whose pool was fullest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+
+from kvpipe.simulation.latencies import Latencies, overload, percentiles
+from kvpipe.simulation.result import ReplayResult, ReplicaShare
+from kvpipe.simulation.serving import Counts
+from kvpipe.simulation.traces.base import TraceRequest
+
+Play = Callable[[Sequence[TraceRequest]], ReplayResult]
+
+
+def played(parts: Sequence[Sequence[TraceRequest]], play: Play) -> ReplayResult:
+    """parts: the requests of each replica; those that are sent nothing are left out."""
+    results = [play(part) for part in parts if part]
+    busiest = max(results, key=lambda each: (each.peak_in_use, each.busy_s))
+    times = _together([each.latencies for each in results])
+    arrivals_s = max(each.arrivals_s for each in results)
+    simulated_s = max(each.simulated_s for each in results)
+    return replace(
+        busiest,
+        requests=sum(each.requests for each in results),
+        counts=_summed([each.counts for each in results]),
+        simulated_s=simulated_s,
+        latencies=times,
+        wait=percentiles(times.wait),
+        first_token=percentiles(times.first_token),
+        each_token=percentiles(times.each_token),
+        arrivals_s=arrivals_s,
+        overload=overload(arrivals_s, simulated_s, times.longest_service),
+        replicas=tuple(map(_share, results)),
+        busiest=results.index(busiest),
+    )
+
+
+def _share(result: ReplayResult) -> ReplicaShare:
+    return ReplicaShare(
+        requests=result.requests,
+        busy_s=result.busy_s,
+        max_running=result.max_running,
+        peak_in_use=result.peak_in_use,
+        preemptions=result.counts.preemptions,
+        hit_rate=result.hit_rate,
+    )
+
+
+def _together(times: Sequence[Latencies]) -> Latencies:
+    return Latencies(
+        wait=[value for each in times for value in each.wait],
+        first_token=[value for each in times for value in each.first_token],
+        each_token=[value for each in times for value in each.each_token],
+        longest_service=max(each.longest_service for each in times),
+    )
+
+
+def _summed(counts: Sequence[Counts]) -> Counts:
+    names = [field.name for field in fields(Counts)]
+    return Counts(**{name: sum(getattr(each, name) for each in counts) for name in names})

@@ -1,0 +1,142 @@
+"""Pages of real requests, and what the planner says, asked by the command that the page shows."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from itertools import product
+from typing import Any
+
+from kvpipe.cache.plan import Plan
+from kvpipe.commands.base import Command
+from kvpipe.errors import DoesNotFit, KvpipeError
+from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import flags_to_words, words_to_overrides
+from kvpipe.page.planner import planned_report
+from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
+from kvpipe.report.accounts import CAUSES, replicas_of, split_bytes
+from kvpipe.report.base import Answer
+from kvpipe.report.verdict import verdict_of
+from kvpipe.stages.profiling.base import MemoryProfile
+
+SMALL = ("page", "llama", "--on", "h100", "command.batches=[2048]", "command.cards=[1,2]")
+SMALL = (*SMALL, "command.lengths=[1024,32768,131072]")
+
+
+def answered(*words: str) -> Answer:
+    """What a page command answers."""
+    asked = words_to_overrides(flags_to_words(words))
+    prepared = prepared_request(asked).prepared
+    command: Command = prepared.config.plugins["command"].make(Command)
+    return command.run(prepared, None)
+
+
+@cache
+def small_page() -> Answer:
+    return answered(*SMALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A state of the sliders. stops: an index of each axis."""
+
+    subject: int
+    stops: tuple[int, ...]
+    users: int
+
+
+def places(document: Mapping[str, Any], number: int, seed: int) -> list[Place]:
+    """Combinations at random, each with ten numbers of users, the edges of its plan among them."""
+    chance = random.Random(seed)
+    found: list[Place] = []
+    while len(found) < number:
+        subject = chance.randrange(len(document["subjects"]))
+        axes = document["subjects"][subject]["axes"]
+        stops = tuple(chance.randrange(len(axis["stops"])) for axis in axes)
+        edge = position_at(document["subjects"][subject], stops)["users"]
+        users = [1, 2, max(1, edge - 1), max(1, edge), edge + 1]
+        users += [chance.randrange(1, 5000) for _ in range(5)]
+        found += [Place(subject=subject, stops=stops, users=n) for n in users]
+    return found[:number]
+
+
+def position_at(subject: Mapping[str, Any], stops: Sequence[int]) -> Any:
+    """By the order that `Subject` documents, not by the page's own arithmetic."""
+    every = list(product(*(range(len(axis["stops"])) for axis in subject["axes"])))
+    return subject["positions"][every.index(tuple(stops))]
+
+
+def command_line(document: Mapping[str, Any], place: Place) -> str:
+    """As the page writes it."""
+    subject = document["subjects"][place.subject]
+    axes = zip(subject["axes"], place.stops, strict=True)
+    changes = [f"{axis['key']}={axis['stops'][stop]}" for axis, stop in axes]
+    words = ["kvpipe", "run", *subject["words"], *changes, f"want.requests={place.users}"]
+    return shlex.join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the planner says: bytes by cause (free blocks negative where the load is more than the
+    pool), the verdict, and what of the card is missing."""
+
+    status: str
+    says: str
+    causes: Mapping[str, int]
+    card_bytes: int
+
+
+@lru_cache(maxsize=64)
+def fresh(words: tuple[str, ...]) -> tuple[Prepared, MemoryProfile, Plan]:
+    """A request of that command line, planned; kept for other numbers of users."""
+    made = prepared_request(words_to_overrides(words)).prepared
+    profile = profile_ranks(made, make_backend(made.config, made.resolved.backend))
+    return made, profile, plan_with(made, profile.available_kv_bytes)
+
+
+def told(line: str) -> Told:
+    """What the planner says to a command line; the account of its load is made here."""
+    _, _, *words = shlex.split(line)
+    users = int(next(word for word in words if word.startswith("want.requests=")).split("=")[1])
+    try:
+        made, profile, plan = fresh(tuple(w for w in words if not w.startswith("want.requests=")))
+    except DoesNotFit as error:
+        return Told(status="does_not_fit", says=error.lines()[0], causes={}, card_bytes=0)
+    except KvpipeError as error:
+        return Told(status="wrong_request", says=error.lines()[0], causes={}, card_bytes=0)
+    report = replace(planned_report(made, profile, plan), requests_asked=users)
+    cap, config = plan.capacity, plan.ranks[0].config
+    assert cap is not None
+    page, needed = config.bytes_per_block, cap.blocks_of(users)
+    # One user, alone, decoding: the shipped account of a load of one, and its blocks.
+    alone = replace(plan, capacity=replace(cap, requests_steady=1, requests_at_peak=1))
+    one = split_bytes(alone, profile, None, replicas_of(made.resolved))[0].steady
+    steady = sum(demand.steady_blocks for demand in cap.demands)
+    causes = dict(one)
+    for cause in tuple(CAUSES)[3:10]:
+        causes[cause] = one[cause] * users
+    causes["prefill_in_flight"] += (needed - users * steady) * page
+    causes["free_blocks"] = (cap.usable_blocks - needed) * page
+    verdict = verdict_of(report)
+    total = profile.ranks[0].total.num_bytes
+    return Told(status=verdict.status, says=verdict.short, causes=causes, card_bytes=total)
+
+
+def segments(causes: Mapping[str, int], card_bytes: int) -> Iterator[tuple[str, int]]:
+    """What the map draws of an account: inside of the card in order, then what is left of it, then
+    what is too much, as one."""
+    positive = {cause: n for cause, n in causes.items() if n > 0}
+    left = positive.pop("not_requested", 0)
+    room, beyond = card_bytes - left, 0
+    for cause, num_bytes in positive.items():
+        inside = max(0, min(num_bytes, room))
+        room, beyond = room - inside, beyond + num_bytes - inside
+        if inside:
+            yield cause, inside
+    if left:
+        yield "not_requested", left
+    if beyond:
+        yield "overflow", beyond

@@ -1,0 +1,205 @@
+"""`kvpipe page`: every number of every slider position is the planner's, and no name is markup."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_requests import (
+    Place,
+    answered,
+    command_line,
+    places,
+    position_at,
+    segments,
+    small_page,
+    told,
+)
+
+import kvpipe
+from kvpipe.commands.page import LARGEST_BYTES
+from kvpipe.errors import ConfigError
+from kvpipe.front.main import run
+from kvpipe.page.axes import usual_lengths
+from kvpipe.page.html import page_html
+from kvpipe.text.figures import size
+
+FIGURES = Path(kvpipe.__file__).parent / "page" / "figures.js"
+MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{UPLOAD}}\u202e\x1b[31m"
+
+
+def check(document: dict[str, Any], place: Place) -> None:
+    """A position evaluated as the page does it (fixed + each * users) beside a fresh plan."""
+    names = [cause["name"] for cause in document["causes"]]
+    position = position_at(document["subjects"][place.subject], place.stops)
+    expected = told(command_line(document, place))
+    if position["users"] < place.users and position["users"]:
+        assert expected.status == "does_not_fit"
+        assert expected.says.startswith(f"DOES NOT FIT: {position['users']:,} of {place.users:,}")
+    else:
+        assert (position["status"], position["says"]) == (expected.status, expected.says)
+    if expected.causes:
+        got = {names[n]: fixed + each * place.users for n, fixed, each in position["shares"]}
+        assert got == {cause: n for cause, n in expected.causes.items() if n or cause in got}
+        assert position["card_bytes"] == expected.card_bytes
+
+
+def test_slider_positions_are_what_the_planner_says() -> None:
+    document = small_page().document
+    for place in places(document, 40, seed=1):
+        check(document, place)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("page", "llama-3.1-70b", "--on", "2xh200"),
+        ("page", "gemma-3-27b", "--on", "h100", "engine=vllm_0_33", "command.batches=[8192]"),
+        ("page", "gpt-oss-120b", "--on", "h100", "command.cards=[1,2]", "command.caches=[auto]"),
+        ("page", "jamba", "--on", "h200", "command.cards=[1,2]", "command.batches=[2048]"),
+        ("page", "deepseek-v3", "--on", "8xh200", "command.cards=[8]", "command.batches=[8192]"),
+    ],
+)
+def test_five_hundred_slider_positions_are_what_the_planner_says(words: tuple[str, ...]) -> None:
+    document = answered(*words).document
+    for place in places(document, 500, seed=2):
+        check(document, place)
+
+
+def evaluated_by_node(document: dict[str, Any], asked: list[Place]) -> Any:
+    """segments() and verdict() of figures.js, as the page calls them."""
+    script = f"""{FIGURES.read_text()}
+    const [page, places] = JSON.parse(require("fs").readFileSync(0, "utf8"));
+    console.log(JSON.stringify(places.map(([s, stops, users, length]) => {{
+      const subject = page.subjects[s], position = positionAt(subject, stops);
+      const told = verdict(position, users, length, subject.device);
+      return [segments(position, users, page.causes), told, size(position.cache_bytes)];
+    }})));"""
+    rows = []
+    for place in asked:
+        axes = document["subjects"][place.subject]["axes"]
+        length = axes[-1]["stops"][place.stops[-1]]
+        rows.append([place.subject, place.stops, place.users, length])
+    done = subprocess.run(
+        ["node", "-e", script], input=json.dumps([document, rows]), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_pages_own_script_says_what_the_planner_says() -> None:
+    document = small_page().document
+    names = [cause["name"] for cause in document["causes"]]
+    asked = places(document, 30, seed=3)
+    found = evaluated_by_node(document, asked)
+    for place, (drawn, verdict, cache) in zip(asked, found, strict=True):
+        expected = told(command_line(document, place))
+        assert verdict == {"status": expected.status, "says": expected.says}
+        position = position_at(document["subjects"][place.subject], place.stops)
+        assert cache == size(position["cache_bytes"])
+        if expected.causes:
+            named = [("overflow" if n < 0 else names[n], num_bytes) for n, num_bytes in drawn]
+            assert named == list(segments(expected.causes, expected.card_bytes))
+
+
+def test_the_page_is_one_small_file_without_a_network() -> None:
+    html = small_page().pictures["page.html"]
+    assert len(html.encode()) < LARGEST_BYTES
+    assert not re.search(r"(src|href)=|https?://|@import|url\(", html)
+    assert "connect-src 'none'" in html and "default-src 'none'" in html
+
+
+@pytest.mark.full
+def test_a_page_of_all_usual_stops_is_under_its_limit() -> None:
+    page = answered("page", "deepseek-v3", "--on", "8xh200").pictures["page.html"]
+    assert len(page.encode()) < LARGEST_BYTES
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.data = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.data += data if self.tags[-1:] == ["script"] else ""
+
+
+def test_no_name_out_of_a_file_becomes_markup() -> None:
+    document = json.loads(json.dumps(small_page().document))
+    plain, odd = Tags(), Tags()
+    plain.feed(page_html(document))
+    for subject in document["subjects"]:
+        subject |= {key: MARKUP for key in ("title", "model", "device")} | {"words": [MARKUP]}
+        subject["positions"][0]["says"] = MARKUP
+    document["notes"], document["words"] = [MARKUP], [MARKUP] * len(document["words"])
+    html = page_html(document)
+    odd.feed(html)
+    assert odd.tags == plain.tags and "alert" in odd.data
+    assert not [c for c in html if not c.isprintable() and c != "\n"]
+    block = html.partition('id="plans-data">')[2].partition("</script>")[0]
+    assert json.loads(block) == document
+
+
+def test_a_page_is_written_whole_and_says_what_is_in_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["page", "llama", "device=l4", "command.lengths=[1024]", "command.batches=[2048]"]
+    assert run([*words, "command.cards=[1]", "hydra.run.dir=out"]) == 0
+    assert "page.html" in capsys.readouterr().out
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {".hydra", "page.html", "page.json", "result.json"}
+
+
+@pytest.mark.full
+def test_the_jobs_of_a_sweep_stand_side_by_side(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sweep = ["-m", "model=llama", "device=h100_80gb", "cache.block_size=16,32", "backend=meta"]
+    assert run([*sweep, "hydra.sweep.dir=sweep"]) == 0
+    (tmp_path / "sweep/1/.hydra/config.yaml").write_text("a: &a [*a]")
+    document = answered("page", "folder=sweep", "command.lengths=[8192]").document
+    (subject,) = document["subjects"]
+    assert "cache.block_size=16" in subject["title"]
+    assert len(document["notes"]) == 1 and document["notes"][0].startswith("job 1 ")
+    for place in places(document, 5, seed=4):
+        check(document, place)
+    with pytest.raises(ConfigError, match="sweep"):
+        answered("page", "folder=.")
+
+
+@pytest.mark.full
+def test_engines_stand_side_by_side_as_compare_has_them() -> None:
+    words = ("llama", "device=h100_80gb", "scheduler.max_model_len=8192", "engines=[vllm,sglang]")
+    document = answered("page", *words, "command.lengths=[8192]", "command.caches=[auto]").document
+    compared = answered("compare", *words).fields
+    for subject in document["subjects"]:
+        start = [axis["start"] for axis in subject["axes"]]
+        assert position_at(subject, start)["steady_users"] == compared[f"users_{subject['title']}"]
+    with pytest.raises(ConfigError, match="sglong"):
+        answered("page", "llama", "device=l4", "engines=[sglong]")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_bytes_are_written_as_everywhere_else() -> None:
+    asked = [0, 1, 1023, 1024, 1025, 102_349, 2**20 - 1, 2**30 - 1, 3 * 2**30, 10**13, 2**52]
+    script = f"{FIGURES.read_text()}; console.log(JSON.stringify({asked}.map(size)))"
+    done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [size(n) for n in asked]
+
+
+def test_lengths_have_stops_up_to_the_context() -> None:
+    for context in (1, 512, 1024, 8000, 131072, 10**7):
+        for most in (2, 5, 18, 60):
+            stops = usual_lengths(context, most)
+            assert list(stops) == sorted(set(stops)) and stops[-1] == context
+            assert len(stops) <= most, (context, most)

@@ -1,0 +1,128 @@
+"""`kvpipe find want.device=[...] trace=...`: fleets that serve what arrives, each replayed anew."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from xml.etree import ElementTree
+
+import pytest
+
+from kvpipe.answers.speed import speed_of
+from kvpipe.answers.traced_fleet import MOST_FLEETS, TracedAnswer, TracedLoad, Waits, serve_trace
+from kvpipe.commands.replay import plan_of
+from kvpipe.front.main import run
+from kvpipe.front.prepared import prepared_request
+from kvpipe.report.pareto import Point, front
+from kvpipe.simulation.play import read_trace, replay
+from kvpipe.simulation.result import ReplayResult
+
+MODEL = ("model=llama", "engine=vllm", "backend=meta")
+TRACE = ("trace=synthetic", "trace.requests_per_second=12", "trace.max_requests=60")
+LENGTH = 4096
+DEVICES = ("l4", "l40s")
+PRICES = {"l4": 0.5, "l40s": 2.0}
+WAITS = Waits(percentile=90, first_token_s=3.0, token_s=0.2)
+
+
+@cache
+def answer(priced: bool) -> TracedAnswer:
+    prepared = prepared_request([*MODEL, *TRACE]).prepared
+    trace = read_trace(prepared.config.trace)
+    load = TracedLoad(requests=trace.requests(), options=trace.options, length=LENGTH, waits=WAITS)
+    return serve_trace(prepared, load, DEVICES, PRICES if priced else {})
+
+
+def replayed(fleet, replicas: int) -> ReplayResult:
+    """As `kvpipe replay` would, on a server composed anew."""
+    shape = fleet.server.shape
+    prepared = prepared_request(
+        [
+            *MODEL,
+            *TRACE,
+            f"device={shape.device}",
+            f"parallel.tensor_parallel_size={shape.tp}",
+            f"parallel.pipeline_parallel_size={shape.pp}",
+            f"scheduler.max_model_len={LENGTH}",
+            f"trace.replicas={replicas}",
+        ]
+    ).prepared
+    trace = read_trace(prepared.config.trace)
+    return replay(
+        trace.requests(),
+        plan_of(prepared),
+        trace.options,
+        max_num_seqs=prepared.resolved.max_num_seqs,
+        prefix_caching=prepared.config.cache.enable_prefix_caching,
+        best=speed_of(prepared).bound,
+    )
+
+
+def serves(result: ReplayResult) -> bool:
+    first, token = result.first_token, result.each_token
+    assert first is not None and token is not None
+    in_time = first.p90 <= 3.0 and token.p90 <= 0.2
+    return in_time and result.overload is None and not result.counts.never_fit
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("priced", [False, True])
+def test_each_fleet_serves_the_load_and_one_replica_less_does_not(priced: bool) -> None:
+    found = answer(priced).fleets
+    assert 1 < len(found) <= MOST_FLEETS
+    assert any(fleet.replicas > 1 for fleet in found)  # else nothing is shown
+    for fleet in found:
+        result = replayed(fleet, fleet.replicas)
+        assert serves(result) and result.to_json() == fleet.result.to_json()
+        if fleet.replicas > 1:
+            assert fleet.one_less and not serves(replayed(fleet, fleet.replicas - 1))
+
+
+@pytest.mark.full
+def test_no_candidate_that_was_left_out_is_cheaper_than_the_last_that_is_told() -> None:
+    """Every shape with as many replicas as cost less: none of them serves."""
+    told = answer(True)
+    last = told.fleets[-1].cost
+    assert last is not None and len(told.fleets) == MOST_FLEETS
+    costs = [fleet.cost for fleet in told.fleets]
+    assert costs == sorted(costs)
+    named = {fleet.server.shape.name for fleet in told.fleets}
+    refused = [name for names in told.refused.values() for name in names]
+    assert named.isdisjoint(refused) and len(refused) + len(named) <= told.tried == 16
+
+
+def test_of_the_front_nothing_else_is_both_cheaper_and_quicker() -> None:
+    points = [
+        Point(name=f"{x}", cost=x, delay=y) for x, y in ((1, 9), (2, 9), (2, 5), (3, 6), (4, 1))
+    ]
+    assert [(p.cost, p.delay) for p in front(points)] == [(1, 9), (2, 5), (4, 1)]
+
+
+def test_a_trace_is_served_on_the_screen_and_in_files(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["find", *MODEL, *TRACE, "want.device=[l40s]", "hydra.run.dir=out"]
+    assert run(words) == 0
+    out = capsys.readouterr().out
+    assert "8 candidates planned" in out and "no engine reaches" in out
+    document = json.loads((tmp_path / "out/find.json").read_text())
+    assert document["fleets"][0]["replay"]["overload"] is None
+    ElementTree.fromstring((tmp_path / "out/fleets.svg").read_text())
+    assert run([*words, "want.token_ms=0.01"]) == 1
+    assert "no token within 0.01 ms, even alone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["want.device=[l4]", "want.wait_ms=5"], "want.wait_ms: expected a trace of requests"),
+        (["want.first_token_ms=5"], "want.first_token_ms: expected a trace of requests"),
+        (["trace=synthetic"], "trace: expected cards to serve it with, got none; want.device="),
+        (["want.device=[h101,l4]", "want.prices={l5:1}"], "want.prices: expected names of device"),
+        (["want.percentile=80"], "want.percentile: expected 50, 90, 99"),
+    ],
+)
+def test_what_a_trace_needs_is_said(words, said, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["find", *MODEL, *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.json"))
