@@ -54,7 +54,7 @@ def _with_keys_of_whole(file: ConfigFile) -> Mapping[str, Any]:
 def _types_around(file: ConfigFile) -> Iterator[str]:
     """Of the wholes, the outermost first; a flat file has those of its class."""
     wholes = file.wholes if file.is_nested else (file.raw,)
-    names = [name for whole in wholes if has_parts(name := whole.get("model_type"))]
+    names = [str(w["model_type"]) for w in wholes if has_parts(w.get("model_type"))]
     yield from names
     inner = facts_of(names[-1]).text if names else None
     while inner and inner[1] != file.model_type and has_parts(inner[1]):
