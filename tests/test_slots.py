@@ -508,7 +508,7 @@ def test_where_a_larger_slot_would_hold_a_request_less_the_plan_is_another(memor
 def test_a_plan_that_costs_a_little_more_is_found_where_the_cheapest_are_worse_at_some_length() -> (
     None
 ):
-    """49 tables of one layer each under vLLM's rules; the cheapest plans take more at 513 tokens."""
+    """49 tables of one layer each under vLLM's rules; the cheapest plans take more at 513."""
     layer_set = layer_sets()["Qwen3-Next-80B + DFlash 1 full (8x128)"]
     made = plan_of(layer_set, KVPIPE)
     assert len(plan_of(layer_set, VLLM_0_33).groups) == 49
