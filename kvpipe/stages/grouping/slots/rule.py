@@ -25,6 +25,7 @@ from kvpipe.stages.grouping.slots.options import SlotOptions
 from kvpipe.stages.grouping.slots.partition import Chunk
 from kvpipe.stages.grouping.slots.repack import of_specs, repacked
 from kvpipe.stages.grouping.slots.search import Bounds, Search, SlotPlan
+from kvpipe.stages.grouping.slots.stages import distinct_stages, in_order, slot_bytes
 from kvpipe.stages.grouping.slots.weights import ONE, Weights, fewest_bytes
 
 Layers = Mapping[str, KVCacheSpec]
@@ -68,7 +69,7 @@ def slot_groups(request: SlotRequest) -> SlotGroups:
 class _Rule:
     def __init__(self, request: SlotRequest) -> None:
         self.request, self.limits = request, request.limits
-        self.stages = _stages(request.ranks)
+        self.stages = distinct_stages(request.ranks)
         self.most_grain = self._most_grain()
         self.blocks = Blocks(
             quantum=request.quantum,
@@ -203,7 +204,7 @@ class _Rule:
                         specs[first + number].update(
                             (name, kind.sizes[chunk.tokens]) for name in taken
                         )
-        return tuple(of_specs(_in_order(found, self.stages)) for found in specs)
+        return tuple(of_specs(in_order(found, self.stages)) for found in specs)
 
     def _worse(
         self, groups: Sequence[KVCacheGroupSpec], promised: Sequence[Baseline]
@@ -287,28 +288,3 @@ def _distinct(baselines: Sequence[Baseline]) -> list[Baseline]:
     """Those that differ in what a request takes."""
     seen = {(frozenset(Counter(b.specs).items()), b.slot_bytes): b for b in baselines}
     return list(seen.values())
-
-
-def slot_bytes(groups: Sequence[KVCacheGroupSpec], ranks: Sequence[Layers]) -> tuple[int, ...]:
-    """Bytes of one slot on each rank: of the table whose pages take most there."""
-    known: dict[tuple[str, ...], int] = {}
-    for layers in ranks:
-        names = tuple(layers)
-        if names not in known:
-            known[names] = max(
-                sum(g.layer_spec(n).page_size_bytes for n in g.layer_names if n in layers)
-                for g in groups
-            )
-    return tuple(known[tuple(layers)] for layers in ranks)
-
-
-def _stages(ranks: Sequence[Layers]) -> tuple[Layers, ...]:
-    """Ranks that differ in layers: those of one stage hold the same."""
-    return tuple({tuple(layers): layers for layers in ranks if layers}.values())
-
-
-def _in_order(specs: Mapping[str, KVCacheSpec], stages: Sequence[Layers]) -> Layers:
-    """The layers of a table as they stand in the model."""
-    if len(stages) == 1:
-        return {name: specs[name] for name in stages[0] if name in specs}
-    return {name: specs[name] for layers in stages for name in layers if name in specs}
