@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -308,6 +309,7 @@ DISTINCT: tuple[str, ...] = (
 )
 
 
+@lru_cache(maxsize=256)  # a search asks for one release thousands of times
 def rules_of(version: str, name: str | None = None) -> EngineRules:
     """The rules of a vLLM release. A release newer than NEWEST gets the newest rows."""
     parsed = min(parse_version(version), (*NEWEST[:2], 10**6))
