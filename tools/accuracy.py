@@ -205,8 +205,8 @@ def _throughput() -> Iterator[str]:
     yield (
         f"{len(known)} published speeds of decoding, {beyond} of them beyond the bound; the median "
         f"reaches {share:.2f} of it. At best: the weights and what each request's layers see, read "
-        "at the card's nominal bandwidth (`physics/bounds.py`). `kvpipe fit-speed LOG --on h100` gives the "
-        "share of a server of yours."
+        "at the card's nominal bandwidth (`physics/bounds.py`). `kvpipe fit-speed LOG "
+        "--on h100` gives the share of a server of yours."
     )
     yield ""
     yield "| engine | model | weights | device | users | tokens each | tokens/s | at best | share |"
