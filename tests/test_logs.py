@@ -76,6 +76,13 @@ def test_the_encoding_is_seen_even_where_a_cut_took_its_mark(tmp_path: Path, enc
     assert gib(read_file(str(path)), "available_kv") == [4.0, 6.0]
 
 
+@pytest.mark.parametrize("zeros", [0, 2000, 100_000])
+def test_a_log_that_a_crash_left_with_zeros_at_its_end_is_read(tmp_path: Path, zeros: int) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes((LOGS / "plain.log").read_bytes() + b"\0" * zeros)
+    assert gib(read_file(str(path)), "available_kv") == [4.0, 6.0]
+
+
 def test_labels_of_a_json_record_name_the_rank() -> None:
     lines = [
         {"process": f"(Worker_TP{i} pid=1)", "message": f"Available KV cache memory: {g} GiB"}

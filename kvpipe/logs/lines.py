@@ -78,8 +78,10 @@ def encoding_of(start: bytes) -> str:
         if start.startswith(mark):
             return name
     sample = start[:4096]
-    for name, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
-        if len(zeros) >= 8 and zeros.count(0) > 0.7 * len(zeros):
+    even, odd = sample[::2], sample[1::2]
+    for name, zeros, text in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        # A crash may leave a file that goes on in zeros: then both halves have them.
+        if len(zeros) >= 8 and zeros.count(0) > 0.7 * len(zeros) and text.count(0) < len(text) / 2:
             return name
     return "utf-8"
 
