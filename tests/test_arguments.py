@@ -40,7 +40,7 @@ REFUSED = {
     ),
     "heads that do not divide": (
         ["parallel.tensor_parallel_size=3"],
-        r"parallel\.tensor_parallel_size: expected a divisor of the 32 attention heads",
+        r"parallel\.tensor_parallel_size: expected one of 1, 2, 4, 8, 16, 32 \(32 attention heads",
     ),
 }
 
