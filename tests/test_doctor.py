@@ -560,3 +560,15 @@ def test_what_asks_for_more_to_be_said_writes_nothing(tmp_path, monkeypatch, cap
     log = CASES / "failed_starts" / "too_long.log"
     assert run(["doctor", str(log), "report=text"]) == 2
     assert "16.00" in capsys.readouterr().out and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("image", ["vllm/vllm-openai:v0.11.0", "mirror.io/vllm-openai:0.11.0"])
+def test_the_release_of_a_pasted_image_is_the_one_that_is_planned(
+    image, capsys, tmp_path, monkeypatch
+) -> None:
+    """Its share of the card is 0.90, not the 0.92 of newer ones."""
+    monkeypatch.chdir(tmp_path)
+    line = f"docker run --gpus all {image} --model meta-llama/Llama-3.1-8B --max-model-len 8192"
+    assert run(["doctor", line, "device=h100"]) == 0
+    out = capsys.readouterr().out
+    assert "71.32 GiB" in out and "0.11.0" in out

@@ -24,7 +24,7 @@ LLAMA = (
     "llama_perf_context_print:        eval time =    1234.56 ms /   127 runs   "
     "(    9.72 ms per token,   102.87 tokens per second)"
 )
-PROMPT = LLAMA.replace("       eval time", "prompt eval time")
+PROMPT = LLAMA.replace("       eval time", "prompt eval time").replace("127 runs", "1024 tokens")
 
 
 def read(*lines: str) -> list[Throughput]:
@@ -36,7 +36,7 @@ def test_each_engine_is_read_in_its_own_words() -> None:
     assert read(*vllm, SGLANG, PROMPT, LLAMA) == [
         Throughput(line=2, engine="vLLM", users=4, tokens_per_s=101.5, usage=0.025),
         Throughput(line=3, engine="SGLang", users=2, tokens_per_s=33.38, tokens=27373, usage=0.09),
-        Throughput(line=5, engine="llama.cpp", users=1, tokens_per_s=102.87, tokens=63),
+        Throughput(line=5, engine="llama.cpp", users=1, tokens_per_s=102.87, tokens=1024 + 63),
     ]
 
 

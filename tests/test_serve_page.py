@@ -79,8 +79,11 @@ class Client:
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
+            if not parts:  # whoever asked hung up
+                return {"type": "http.disconnect"}
             part = parts.pop(0)
-            return {"type": "http.request", "body": part, "more_body": bool(parts)}
+            more = bool(parts) or "cut" in headers
+            return {"type": "http.request", "body": part, "more_body": more}
 
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
@@ -250,6 +253,18 @@ def test_what_is_too_large_or_no_json_is_refused(client: Client) -> None:
     for content in (b"GGUF", b"GGUF" + b"\xff" * 100, b"{", b"\x00"):
         kept = client.ask("/drop?name=config.json", content).value
         assert client.ask("/subject", {"model": kept["number"], "device": "l4"}).code == 400
+
+
+def test_a_length_that_is_too_large_is_refused_before_the_body_comes(client: Client) -> None:
+    said = str(LARGEST_JSON + 1)
+    answer = client.ask("/plan", {}, content_length=said)
+    assert answer.code == 400 and said in answer.value["problems"][0]
+
+
+def test_whoever_hangs_up_is_no_failure_of_the_server(client: Client) -> None:
+    """As when a tab is closed during an upload: more of the body was to come."""
+    answer = client.ask("/plan", b'{"model": ', cut="yes")
+    assert answer.code == 400 and "ended" in answer.value["problems"][0]
 
 
 def test_more_than_the_rate_is_refused() -> None:

@@ -21,3 +21,23 @@ def gemma() -> Iterator[RunResult]:
             "report=full",
         ]
     )
+
+
+@pytest.mark.parametrize(("users", "is_warning"), [(24, True), (20, False)])
+def test_a_line_under_which_vllm_runs_fewer_says_so(users: int, is_warning: bool) -> None:
+    """Planned by vLLM's own rules, in the same bytes: 23 requests where equal slots hold 24."""
+    words = ["model=gemma3_27b", "device=h200", "scheduler.max_model_len=32768", "backend=meta"]
+    document = run([*words, f"want.requests={users}"]).to_json()
+    assert document["serve"] and document["capacity"]["requests_running"] == 24
+    notes = [note for note in document["notes"] if "groups the layers otherwise" in note["text"]]
+    [note] = notes
+    assert "runs 23 such requests, not 24" in note["text"] and note["is_warning"] == is_warning
+    flags = [
+        "engine=vllm_0_33",
+        f"cache.kv_cache_memory_bytes={document['plan']['ranks'][0]['available_bytes']}",
+        "scheduler.max_num_batched_tokens=2048",
+        "scheduler.max_num_seqs=256",
+    ]
+    theirs = run([*words, *flags]).to_json()
+    assert theirs["capacity"]["requests_running"] == 23
+    assert document["notes"][0] == note  # the first screen tells the first warning

@@ -118,6 +118,7 @@ def test_a_trace_is_served_on_the_screen_and_in_files(capsys, tmp_path, monkeypa
         (["want.first_token_ms=5"], "want.first_token_ms: expected a trace of requests"),
         (["trace=synthetic"], "trace: expected cards to serve it with, got none; want.device="),
         (["want.device=[h101,l4]", "want.prices={l5:1}"], "want.prices: expected names of device"),
+        (["want.device=[l4]", "want.prices={h100:1}"], "want.prices: expected prices of want.dev"),
         (["want.percentile=80"], "want.percentile: expected 50, 90, 99"),
     ],
 )
@@ -126,3 +127,10 @@ def test_what_a_trace_needs_is_said(words, said, capsys, tmp_path, monkeypatch) 
     assert run(["find", *MODEL, *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("words", [["scheduler.max_model_len=3000"], ["want.length=3000"]])
+def test_a_length_that_is_said_is_what_servers_take(words, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["find", *MODEL, *TRACE, "want.device=[l40s]", *words]) == 0
+    assert "--max-model-len 3000" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvpipe.engines.pasted import Pasted, read_pasted
+from kvpipe.engines.pasted import Pasted, image_release, read_pasted
 from kvpipe.engines.pasted_weights import weights_of
 from kvpipe.engines.versions import NEWEST, parse_version
 from kvpipe.errors import ConfigError, Problem
@@ -119,7 +119,7 @@ def _filled(
     if not _is_said(said, "device"):
         raw["device"] = _device(log, text, problems)
     if not _is_said(said, "engine"):
-        raw["engine"] = _engine(log)
+        raw["engine"] = _engine(log, text)
     if not _is_said(said, "scheduler"):
         raw["scheduler"] = shipped_option("scheduler", "default") | _of_the_engine()
     if not _is_said(said, "profiling"):
@@ -157,8 +157,9 @@ def _of_the_engine() -> dict[str, Any]:
     }
 
 
-def _engine(log: EngineLog | None) -> dict[str, Any]:
-    version = (log.version if log is not None else None) or ""
+def _engine(log: EngineLog | None, text: str) -> dict[str, Any]:
+    """Of the release that a log names, or the image of a pasted line; else the newest."""
+    version = (log.version if log is not None else None) or image_release(text)
     try:
         release = parse_version(f"{version}.0" if version.count(".") == 1 else version)
     except ValueError:

@@ -28,7 +28,7 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
         return ""
     if _is_another_checkpoint(resolved):
         return ""
-    version = _version(prepared)
+    version = line_release(prepared)
     keeps_states = config.cache.mamba_cache_mode != "none" and _has_states(resolved)
     if keeps_states and not has_flag("--mamba-cache-mode", parse_version(version)):
         return ""
@@ -42,10 +42,11 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
 
 def image_of(prepared: Prepared) -> str:
     """The container that the release's makers publish, for the release that `line_for` is for."""
-    return f"vllm/vllm-openai:v{_version(prepared)}"
+    return f"vllm/vllm-openai:v{line_release(prepared)}"
 
 
-def _version(prepared: Prepared) -> str:
+def line_release(prepared: Prepared) -> str:
+    """The release that `line_for` is for: the run's, or the newest."""
     rules = prepared.config.plugins["engine"].make(Engine).rules
     return rules.version or ".".join(map(str, NEWEST))
 

@@ -47,7 +47,7 @@ class FitSpeed(Command):
         speed = speed_of(prepared)
         if speed.bound is None:
             raise ConfigError(
-                Problem("device", "one whose bandwidth is known", speed.why, "--on h100")
+                Problem("device", "one whose bandwidth is known", _device(prepared), "--on h100")
             )
         with kept_standard_input(str(SAMPLE) if path == "sample" else path) as kept:
             samples = _samples(kept)
@@ -55,6 +55,10 @@ class FitSpeed(Command):
         if fitted is None:
             raise ConfigError(_nothing(path))
         return _answer(prepared, fitted)
+
+
+def _device(prepared: Prepared) -> str:
+    return f"{prepared.resolved.device.name}, which names none"
 
 
 def _samples(path: str) -> list[Throughput]:
@@ -131,10 +135,13 @@ def _told(fitted: FittedSpeed, shares: list[float]) -> Iterator[Line]:
         yield Line(f"{count(len(shares) - MOST_ROWS, 'more line')} in speed.json", "faint")
     yield Line(
         f"share reached: {fitted.efficiency:.2f} (the median; {shares[0]:.2f} to {shares[-1]:.2f}) "
-        f"of the card's nominal speed: trace.efficiency={min(1.0, fitted.efficiency):.2f}"
+        "of the card's nominal speed"
+        + ("" if fitted.too_fast else f": trace.efficiency={fitted.efficiency:.2f}")
     )
     guessed = {each.length_from for each in fitted.reached}
-    if "nothing" in guessed:
+    if "nothing" in guessed and any(each.sample.usage is not None for each in fitted.reached):
+        yield Line("the pool is not known, since this does not fit here: one token each", "faint")
+    elif "nothing" in guessed:
         yield Line(
             "lengths are not printed and were taken as one token: the share is more", "faint"
         )

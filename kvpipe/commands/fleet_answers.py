@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kvpipe.answers.fleet import Wanted, plan_fleet
 from kvpipe.answers.fleet_candidates import Shape
@@ -20,6 +20,9 @@ from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.nicknames import option_named
 from kvpipe.request.want import Want
 from kvpipe.text.lines import lay_out
+
+if TYPE_CHECKING:  # traces are read where one is asked for
+    from kvpipe.simulation.traces.base import TraceRequest
 
 WAITS = ("wait_ms", "first_token_ms")  # what only a trace of requests can be held to
 PICTURE = "fleets.svg"
@@ -67,10 +70,7 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> 
         first_token_s=_seconds(want.first_token_ms),
         token_s=_seconds(want.token_ms),
     )
-    longest = max(request.prompt_tokens + request.output_tokens for request in requests)
-    length = min(longest, prepared.resolved.model.context_length)
-    if want.length != "auto":
-        length = want.length
+    length = _length(search, requests)
     load = TracedLoad(requests=requests, options=trace.options, length=length, waits=waits)
     answer = serve_trace(prepared, load, devices, prices)
     best = answer.fleets[0] if answer.fleets else None
@@ -87,6 +87,19 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> 
         fields={"cards": best and best.cards, "fleet": best and best.server.shape.device},
         complaints=() if best else (NOT_SERVED,),
     )
+
+
+def _length(search: Search, requests: Sequence[TraceRequest]) -> int:
+    """Of the longest request that a server takes: want.length, or scheduler.max_model_len where
+    one of them is said, else that of the trace."""
+    prepared, want = search.prepared, search.want
+    said = prepared.config.scheduler.max_model_len
+    if want.length != "auto":
+        return want.length
+    if said != "auto":
+        return said
+    longest = max(request.prompt_tokens + request.output_tokens for request in requests)
+    return min(longest, prepared.resolved.model.context_length)
 
 
 def _files(search: Search, drawn: str | None, best: tuple[Started, int] | None) -> dict[str, str]:
@@ -149,6 +162,19 @@ def unknown_cards(want: Mapping[str, Any]) -> Iterator[Problem]:
             if isinstance(name, str) and option_named("device", name) in (None, *_NO_CARDS):
                 hint = did_you_mean(name, cards)
                 yield Problem(f"want.{key}", "names of device=...", f"'{name}'", hint)
+    yield from _prices_of_none(want)
+
+
+def _prices_of_none(want: Mapping[str, Any]) -> Iterator[Problem]:
+    """A price of a card that is not chosen from ranks nothing: it is a slip."""
+    devices, prices = want.get("device"), want.get("prices")
+    if not isinstance(devices, list) or not isinstance(prices, dict):
+        return
+    chosen = {option_named("device", name) for name in devices if isinstance(name, str)}
+    for name in prices:
+        found = option_named("device", name) if isinstance(name, str) else None
+        if found is not None and found not in chosen:
+            yield Problem("want.prices", "prices of want.device's cards", f"one of '{name}'")
 
 
 def _cards(want: Want) -> tuple[list[str], dict[str, float]]:

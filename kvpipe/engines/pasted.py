@@ -42,6 +42,7 @@ _ENDS = ("&&", "|", ";", "&", ">", ">>", "2>&1")
 _PROMPTS = ("$", "#", ">", "%")
 _MULTIPLES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 _NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([kKmMgG]?)")
+_IMAGE = re.compile(r"vllm-openai:v?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})")
 _IS_FLAG = re.compile(r"--?[A-Za-z]")
 _LIST_ITEM = re.compile(r"[ \t]{0,80}- {1,4}(.{1,2000})")
 
@@ -76,6 +77,13 @@ def read_pasted(text: str) -> Pasted | None:
     if found is None and (printed := printed_command(text[:LONGEST])):
         found = _read(printed[:2], printed[2:], None)
     return found
+
+
+def image_release(text: str) -> str:
+    """The release of the last container image that is named, vllm/vllm-openai:v0.11.0; "" where
+    none is, or one that says none (latest)."""
+    found = _IMAGE.findall(text[:LONGEST])
+    return found[-1] if found else ""
 
 
 # --- finding it ---

@@ -4,7 +4,8 @@ vLLM     Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 42.3 to
          reqs, ..., GPU KV cache usage: 1.2%
 SGLang   Decode batch. #running-req: 2, #token: 27373, token usage: 0.09, gen throughput (token/s):
          33.38
-llama.cpp  eval time = 1234.56 ms / 127 runs ( 9.72 ms per token, 102.87 tokens per second)
+llama.cpp  prompt eval time = 50.00 ms / 512 tokens ( ... )
+           eval time = 1234.56 ms / 127 runs ( 9.72 ms per token, 102.87 tokens per second)
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from kvpipe.logs.text import Text
 
@@ -38,9 +40,11 @@ def throughputs(lines: Iterable[tuple[int, str]]) -> Iterator[Throughput]:
     """lines: (number, text). A vLLM line is of the time since the one before: it is steady where
     that one had as many requests, too."""
     before: Throughput | None = None
+    prompt = 0  # tokens, of the llama.cpp answer that comes next
     for number, line in lines:
         text = Text(line)
-        for read in (_vllm, _sglang, _llama_cpp):
+        prompt = _prompt(text) or prompt
+        for read in (_vllm, _sglang, partial(_llama_cpp, prompt=prompt)):
             found = read(text, number)
             if found is None:
                 continue
@@ -90,8 +94,15 @@ def _sglang(text: Text, number: int) -> Throughput | None:
     )
 
 
-def _llama_cpp(text: Text, number: int) -> Throughput | None:
-    """One request; of its length only the answer's is printed: half of that, on average."""
+def _prompt(text: Text) -> int:
+    """llama.cpp's line of the prompt, which stands above that of its answer; 0: another line."""
+    at = text.find("prompt eval time =")
+    tokens = _after(text, " ms /") if at >= 0 else None
+    return int(tokens) if tokens else 0
+
+
+def _llama_cpp(text: Text, number: int, prompt: int) -> Throughput | None:
+    """One request: its prompt, and of its answer half, on average."""
     at = text.find(" eval time =")
     if at < 0 or text.line[:at].rstrip().endswith("prompt"):
         return None
@@ -99,7 +110,7 @@ def _llama_cpp(text: Text, number: int) -> Throughput | None:
     speed = _after(text, " ms per token,")
     if runs is None or speed is None:
         return None
-    tokens = max(1, int(runs) // 2)
+    tokens = max(1, prompt + int(runs) // 2)
     return Throughput(line=number, engine="llama.cpp", users=1, tokens_per_s=speed, tokens=tokens)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -135,6 +135,8 @@ def _guarded(handler: Handler, doors: Doors) -> Handler:
             response = await handler(request)
         except KvpipeError as error:
             response = _problem(400, *error.lines())
+        except ClientDisconnect:  # who asked is gone: nobody reads this
+            response = _problem(400, "the body ended before it was whole")
         response.headers.update(HEADERS)
         return response
 
@@ -147,6 +149,9 @@ def _problem(code: int, *lines: str) -> Response:
 
 async def _body(request: Request, largest: int) -> bytes:
     """ConfigError once it is longer than that: the rest is not waited for."""
+    said = request.headers.get("content-length", "0")
+    if said.isdecimal() and int(said[:20]) > largest:  # it need not be sent
+        raise ConfigError(Problem("body", f"at most {largest:,} bytes", said[:20]))
     parts, length = [], 0
     async for part in request.stream():
         length += len(part)

@@ -37,7 +37,7 @@ def compose(wanted: Deployment) -> dict[str, Any]:
         "services": {
             f"{wanted.name}-{number}": {
                 "image": wanted.image,
-                "entrypoint": wanted.words,
+                "entrypoint": list(wanted.words),
                 "ipc": "host",
                 "ports": [f"{PORT + number}:{PORT}"],
                 "deploy": {"resources": {"reservations": {"devices": [_devices(wanted, number)]}}},
@@ -54,7 +54,7 @@ def _devices(wanted: Deployment, number: int) -> dict[str, Any]:
 
 
 def kubernetes(wanted: Deployment) -> dict[str, Any]:
-    labels = {"app": wanted.name}
+    app = {"app": wanted.name}
     container = {
         "name": "server",
         "image": wanted.image,
@@ -66,12 +66,12 @@ def kubernetes(wanted: Deployment) -> dict[str, Any]:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": wanted.name, "labels": labels},
+        "metadata": {"name": wanted.name, "labels": {**app}},
         "spec": {
             "replicas": wanted.replicas,
-            "selector": {"matchLabels": labels},
+            "selector": {"matchLabels": {**app}},
             "template": {
-                "metadata": {"labels": labels},
+                "metadata": {"labels": {**app}},
                 "spec": {
                     "containers": [container],
                     "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
@@ -90,4 +90,8 @@ KINDS: Mapping[str, tuple[str, Callable[[Deployment], dict[str, Any]]]] = {
 def written(kind: str, wanted: Deployment) -> tuple[str, str]:
     """(file name, text)."""
     name, make = KINDS[kind]
-    return name, yaml.safe_dump(make(wanted), sort_keys=False, width=120)
+    text = yaml.safe_dump(make(wanted), sort_keys=False, width=120)
+    cards = f"{wanted.replicas} x {wanted.cards} cards"
+    if kind == "compose":
+        cards += ", numbered as those of one machine; spread the services over yours"
+    return name, f"# Planned by kvpipe: {cards}.\n{text}"

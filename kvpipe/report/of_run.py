@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kvpipe.answers.advice import advise
+from kvpipe.answers.as_vllm_groups import as_vllm_groups
 from kvpipe.answers.hints import stage_notes
 from kvpipe.answers.serve_line import line_of, why_none
 from kvpipe.cache.addresses import AddressMap
@@ -26,7 +27,8 @@ if TYPE_CHECKING:  # needed for logs alone
 
 def report_input(result: Result, job: str | None = None) -> ReportInput:
     """What the reports are given of a run."""
-    resolved, plan = result.prepared.resolved, result.plan
+    resolved, plan, line = result.prepared.resolved, result.plan, line_of(result)
+    theirs = as_vllm_groups(result) if line else None
     return ReportInput(
         headline=Headline(
             model=model_words(resolved),
@@ -40,6 +42,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         accounts=split_bytes(plan, result.profile, resolved.max_num_seqs, replicas_of(resolved)),
         verify=_proof([bound.verify for bound in result.bound]),
         notes=(
+            *([theirs] if theirs else []),  # first: the line may serve fewer than were asked for
             *stage_notes(result.prepared, result.profile, plan),
             *_notes(result),
             *advise(result),
@@ -50,7 +53,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         backend_facts=result.backend.describe(),
         job=job,
         log=_compared_with_log(result),
-        serve=line_of(result),
+        serve=line,
         no_serve=why_none(result),
         max_num_seqs=resolved.max_num_seqs,
         weights_left_out=weights_left_out(resolved, result.profile),

@@ -77,7 +77,7 @@ def _replicas(result: ReplayResult) -> Iterator[tuple[str, str]]:
     yield (
         "replicas",
         f"{len(shares):,}, with {shown}{more} requests; counts and waits are of all, steps, blocks "
-        f"and the picture of the busiest, number {result.busiest + 1}",
+        f"and the picture of number {result.busiest + 1}, whose pool was fullest",
     )
 
 
