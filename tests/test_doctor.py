@@ -572,3 +572,10 @@ def test_the_release_of_a_pasted_image_is_the_one_that_is_planned(
     assert run(["doctor", line, "device=h100"]) == 0
     out = capsys.readouterr().out
     assert "71.32 GiB" in out and "0.11.0" in out
+
+
+def test_a_pasted_line_may_be_longer_than_a_file_name(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = "vllm serve llama --max-model-len 8192 --served-model-name " + "a" * 600
+    assert run(["doctor", line, "device=h100"]) == 0
+    assert "Llama-3.1-8B" in capsys.readouterr().out

@@ -6,12 +6,12 @@ command. A model or a device that nothing names is asked for, never guessed.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from kvpipe.engines.pasted import Pasted, image_release, read_pasted
@@ -191,7 +191,7 @@ def _model(
     names = [command.model if command else None, log.model if log else None]
     for name in filter(None, names):
         # A folder that is there is that model, whatever shipped one its name is like.
-        is_here = Path(name).is_dir() and has_config(name)
+        is_here = os.path.isdir(name) and has_config(name)  # False of what is no name, too
         if not is_here and (preset := _preset(name)):
             return shipped_option("model", preset)
         if is_here or has_config(name):

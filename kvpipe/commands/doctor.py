@@ -5,6 +5,7 @@ File: diagnosis.json.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -67,7 +68,7 @@ class Doctor(Command):
 def _kept(word: str) -> AbstractContextManager[str]:
     """A file with what is pasted: the word's own, standard input (-), or the word itself, where it
     is a command line and no file has that name."""
-    is_line = not Path(word).exists() and read_pasted(word) is not None
+    is_line = not os.path.exists(word) and read_pasted(word) is not None
     return kept_text(word) if is_line else kept_standard_input(word)
 
 
