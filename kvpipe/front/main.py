@@ -125,7 +125,7 @@ def _help(arguments: Sequence[str]) -> int:
     from kvpipe.report.text import write_lines
     from kvpipe.text.lines import terminal_width
 
-    words = [word for word in arguments if not word.startswith("-")]
+    words = [word for word in arguments if not word.startswith("-") and "=" not in word]
     about = arguments[0] in ("--help", "-h")  # of one word: else a request to be told about
     write_lines(help_lines(words, terminal_width(), search=about), sys.stdout)
     return 0
