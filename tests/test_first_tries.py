@@ -88,3 +88,21 @@ def test_one_of_a_thing_is_not_several(capsys):
     run(["llama", "--on", "t4", "--context", "1", "--users", "2", "scheduler.max_num_seqs=1"])
     told = capsys.readouterr()
     assert "1 tokens" not in told.out + told.err and "1 requests" not in told.out + told.err
+
+
+@pytest.mark.parametrize("asked", ["64GiB", "63GiB"])
+def test_what_is_told_to_fit_beside_a_cache_by_hand_fits_at_worst_too(
+    asked: str, capsys, tmp_path, monkeypatch
+) -> None:
+    """weights=fp8 leaves 64 GiB of an H100 by the best of the estimate alone."""
+    monkeypatch.chdir(tmp_path)
+    words = ["model=llama", "device=h100_80gb", f"cache.kv_cache_memory_bytes={asked}"]
+    assert run([*words, "scheduler.max_model_len=131072"]) == 1
+    line = capsys.readouterr().err.partition("planned, and fits: ")[2]
+    ways = [way.partition(" (")[0] for way in line.strip().split("; ")]
+    assert len(ways) > 1
+    for number, way in enumerate(ways):
+        kept = [word for word in words if word.partition("=")[0] != way.partition("=")[0]]
+        assert run([*kept, "scheduler.max_model_len=131072", way, f"hydra.run.dir=o{number}"]) == 0
+        result = json.loads((tmp_path / f"o{number}" / "result.json").read_text())
+        assert result["status"] == "fits", way

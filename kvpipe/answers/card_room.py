@@ -7,13 +7,16 @@ from kvpipe.pipeline import Prepared, make_backend, profile_ranks
 from kvpipe.text.figures import size
 
 
-def short_of_card(prepared: Prepared) -> int:
+def short_of_card(prepared: Prepared, at_worst: bool = False) -> int:
     """Bytes of a rank that are missing; 0 where the card has them, where nothing was set by hand,
-    and on a CPU, whose weights no run loads."""
+    and on a CPU, whose weights no run loads. at_worst: where all that is estimated is as large as
+    it may be."""
     given, resolved = prepared.config.cache.kv_cache_memory_bytes, prepared.resolved
     if given is None or resolved.device.type == "cpu":
         return 0
     profile = profile_ranks(prepared, make_backend(prepared.config, resolved.backend))
+    if at_worst:
+        return max(rank.over_at_worst_bytes for rank in profile.ranks)
     return max(rank.overcommitted_bytes for rank in profile.ranks)
 
 

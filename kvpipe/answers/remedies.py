@@ -121,7 +121,9 @@ def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
     named = 0
     for candidate in CANDIDATES:
         way = candidate(prepared, promise) if named < MOST_NAMED else None
-        if way is not None and not short_of_card(prepare(changed(prepared.raw, way.changes))):
+        if way is not None and not short_of_card(
+            prepare(changed(prepared.raw, way.changes)), at_worst=True
+        ):
             named += 1
             yield way
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from kvpipe.cache.plan import Plan
 from kvpipe.report.run_input import ReportInput
-from kvpipe.stages.profiling.base import RankMemory
 from kvpipe.text.figures import count, size
 
 _STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": "good"}
@@ -75,7 +74,7 @@ def _answer(report: ReportInput) -> tuple[str, str]:
         return "does not fit", f"DOES NOT FIT: {running:,} of {count(asked, 'user')} of {length}"
     if over := max(account.overcommitted_bytes for account in report.accounts):
         return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
-    if over := max(map(_over_at_worst, report.profile.ranks)):
+    if over := max(memory.over_at_worst_bytes for memory in report.profile.ranks):
         return "may not fit", f"MAY NOT FIT: at worst {size(over)} over the card: {length}"
     if short := _shortfall(report):
         return "may not fit", f"MAY NOT FIT: at worst {size(short)} are missing for {length}"
@@ -93,14 +92,6 @@ def running_at_once(report: ReportInput) -> int | None:
     if report.plan.capacity is None:
         return None
     return min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
-
-
-def _over_at_worst(memory: RankMemory) -> int:
-    """Bytes beyond the device, where all beside a cache set by hand is as large as it may be."""
-    if not memory.is_set_by_hand:
-        return 0
-    most = memory.available_kv_bytes + sum(item.at_most for item in memory.charged)
-    return max(0, most - memory.total.num_bytes)
 
 
 def _shortfall(report: ReportInput) -> int:

@@ -98,6 +98,14 @@ class RankMemory:
         return self.available_kv.how == "set"
 
     @property
+    def over_at_worst_bytes(self) -> int:
+        """Beyond the device, where all beside a cache set by hand is as large as it may be."""
+        if not self.is_set_by_hand:
+            return 0
+        most = self.available_kv_bytes + sum(item.at_most for item in self.charged)
+        return max(0, most - self.total.num_bytes)
+
+    @property
     def overcommitted_bytes(self) -> int:
         """Beyond the device: a cache set by hand is given that size whatever stands beside it."""
         return max(0, self.requested.num_bytes - self.total.num_bytes)
