@@ -357,6 +357,7 @@ def test_a_plugins_yaml_is_a_file_like_any_other(entrance, attacks, capsys, monk
 
     _write("theirs/__init__.py", "")
     _write("theirs/conf/__init__.py", "")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # theirs is installed, and imported
     monkeypatch.setattr(compose, "entry_points", lambda group: [Point()])
     for attack in attacks:
         text = f"# @package _global_\nhydra:\n  {SAID_TO_HYDRA[attack]}\n"
