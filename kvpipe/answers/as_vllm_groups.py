@@ -28,15 +28,15 @@ def as_vllm_groups(result: Result) -> Note | None:
         other = _of_vllm(result, release)
     except KvpipeError:
         text = f"vLLM {release} groups these layers otherwise, and refuses this plan's flags"
-        return Note(text=text, knob=f"engine=vllm engine.version={release}", is_warning=True)
+        return Note(text=text, knob="engine.name", is_warning=True)
     theirs, ours = min(most, other.requests_running), min(most, plan.capacity.requests_running)
     if theirs >= ours:
         return None
     text = (
         f"vLLM {release} runs {theirs:,} such requests, not {ours:,}: it takes these flags, and "
-        "groups the layers otherwise"
+        f"groups the layers otherwise (engine=vllm engine.version={release})"
     )
-    return Note(text=text, knob=f"engine=vllm engine.version={release}", is_warning=theirs < asked)
+    return Note(text=text, knob="engine.name", is_warning=theirs < asked)
 
 
 def _of_vllm(result: Result, release: str) -> Capacity:
