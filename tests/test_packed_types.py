@@ -69,6 +69,19 @@ def test_one_word_is_both_types_of_llama_cpp(capsys) -> None:
     assert (one["pools"], one["command"]) == (two["pools"], two["command"])
 
 
+@pytest.mark.parametrize(
+    ("card", "knob"), [("h100", "fp8"), ("l4", "fp8"), ("a100-40gb", "auto")]
+)
+def test_four_bits_are_refused_on_a_card_that_does_not_compute_with_them(
+    card: str, knob: str, capsys
+) -> None:
+    asked = ["llama", "--on", card, "--context", "8k", "engine=tensorrt_llm", "--kv"]
+    assert run([*asked, "nvfp4"]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "compute capability 10.0 (inferred)" in told
+    assert told.endswith(f"; cache.cache_dtype={knob}")
+
+
 ALL = [(e, w) for e in REGISTRIES["engine"].names() for w in WORDS if w not in stored_by(e)]
 FEW = [("kvpipe", "q8_0"), ("vllm", "nvfp4"), ("sglang", "int8"), ("transformers", "q4_0")]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
+from typing_extensions import Self
 
 from kvpipe.engines.planned import (
     PlannedEngine,
@@ -32,6 +33,8 @@ from kvpipe.text.figures import count
 GIB = 2**30
 HIGHEST_FRACTION = 95  # hundredths of what is free that may be advised
 LEAST_BATCH = 64
+# Compute capabilities whose tensor cores multiply numbers of so few bits.
+_FP4, _FP8 = (10, 0), (8, 9)
 _CACHE_DTYPES = {
     "nvfp4": "nvfp4",
     "fp8": "fp8",
@@ -59,6 +62,20 @@ class TensorRTLLM(PlannedEngine):
     )
 
     cache_types: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
+
+    def asked(self, question: Question) -> Self:
+        """ConfigError also for FP4 on a card that has no arithmetic of four bits."""
+        engine = super().asked(question)
+        capability = question.card.compute_capability
+        if question.cache_dtype == "nvfp4" and capability is not None and capability < _FP4:
+            expected = (
+                f"a type that {question.card.name} computes with: nvfp4 needs compute capability "
+                f"{_FP4[0]}.{_FP4[1]} (inferred)"
+            )
+            got = f"'nvfp4' on {capability[0]}.{capability[1]}"
+            knob = "cache.cache_dtype=fp8" if capability >= _FP8 else "cache.cache_dtype=auto"
+            raise ConfigError(Problem("cache.cache_dtype", expected, got, knob))
+        return engine
 
     # --- memory -> budget ---
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
