@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -177,6 +178,57 @@ def test_weights_that_need_another_checkpoint_are_no_flag_of_the_line() -> None:
     assert line is not None and changed_line(line, {"weights": "awq"}) == ""
     assert changed_line(line, {"weights": "fp8"}) == "vllm serve org/m --quantization fp8"
     assert words_of({"weights": "awq"}) == "weights=awq"
+
+
+@pytest.mark.parametrize("word", ["awq", "gptq_marlin", "compressed-tensors", "modelopt_fp4"])
+def test_a_checkpoint_that_a_flag_cannot_read_is_told_and_the_flag_left_out(word: str) -> None:
+    line = f"vllm serve meta-llama/Llama-3.1-8B-Instruct --quantization {word} --max-model-len 8192"
+    answer = doctor(Path(line), "device=l4")
+    told = text_of(answer)
+    assert answer.exit_code == 1
+    assert f"! --quantization {word} reads a checkpoint in " in told
+    assert "no engine converts to it as it loads" in told and "not read" not in told
+    assert answer.fields["paste"] == line.replace(f" --quantization {word}", "")
+    assert "weights 14.96 GiB" in told  # as published, which the line to run loads
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct -q fp8",
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct -q bitsandbytes",
+        "vllm serve Qwen/Qwen3-8B-AWQ -q awq_marlin",
+        "vllm serve org/Qwen3-8B-quantized -q gptq",
+        "vllm serve openai/gpt-oss-20b -q mxfp4",
+    ],
+)
+def test_what_an_engine_converts_or_the_checkpoint_is_stays(line: str) -> None:
+    answer = doctor(Path(f"{line} --max-model-len 8192"), "device=h100_80gb")
+    assert "reads a checkpoint" not in text_of(answer)
+    assert line in str(answer.fields["paste"])
+
+
+@pytest.mark.parametrize(("method", "reads"), [("awq", True), ("gptq", False), ("", False)])
+def test_a_checkpoint_in_a_folder_is_of_the_kind_that_its_config_says(
+    method: str, reads: bool, tmp_path: Path
+) -> None:
+    config: dict[str, object] = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "vocab_size": 1000,
+        "max_position_embeddings": 4096,
+        "torch_dtype": "float16",
+    }
+    if method:
+        config["quantization_config"] = {"quant_method": method, "bits": 4, "group_size": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    answer = doctor(Path(f"vllm serve {tmp_path} -q awq"), "device=l4")
+    assert ("reads a checkpoint" not in text_of(answer)) == reads
+    assert ("-q awq" in str(answer.fields["paste"])) == reads
 
 
 def test_flags_that_stand_for_nothing_here_are_named() -> None:

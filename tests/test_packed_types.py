@@ -69,9 +69,7 @@ def test_one_word_is_both_types_of_llama_cpp(capsys) -> None:
     assert (one["pools"], one["command"]) == (two["pools"], two["command"])
 
 
-@pytest.mark.parametrize(
-    ("card", "knob"), [("h100", "fp8"), ("l4", "fp8"), ("a100-40gb", "auto")]
-)
+@pytest.mark.parametrize(("card", "knob"), [("h100", "fp8"), ("l4", "fp8"), ("a100-40gb", "auto")])
 def test_four_bits_are_refused_on_a_card_that_does_not_compute_with_them(
     card: str, knob: str, capsys
 ) -> None:

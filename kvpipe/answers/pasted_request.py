@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from kvpipe.answers.pasted_checkpoint import unmet_word
 from kvpipe.engines.pasted import Pasted, image_release, read_pasted
 from kvpipe.engines.pasted_weights import weights_of
 from kvpipe.engines.versions import NEWEST, parse_version
@@ -50,11 +51,13 @@ class TooLittleSaid(ConfigError):
 
 @dataclass(frozen=True, kw_only=True)
 class PastedRequest:
-    """log, command: what was found (None: not there). prepared: the request they stand for."""
+    """log, command: what was found (None: not there). prepared: the request they stand for. unmet:
+    the word of `--quantization` that cannot read the checkpoint, which is planned as published."""
 
     prepared: Prepared
     log: EngineLog | None
     command: Pasted | None
+    unmet: str = ""
 
 
 def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
@@ -72,8 +75,12 @@ def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
             )
         )
     raw = _filled(prepared, log, command, text, path)
+    said = any(_is_said(prepared.said, section) for section in ("model", "weights"))
+    unmet = "" if said or log is not None else unmet_word(raw, command)
+    if unmet:
+        raw["weights"] = shipped_option("weights", "published")
     made = replace(prepare(raw, prepared.raw), said=prepared.said)
-    return PastedRequest(prepared=made, log=log, command=command)
+    return PastedRequest(prepared=made, log=log, command=command, unmet=unmet)
 
 
 @contextmanager

@@ -17,7 +17,13 @@ from kvpipe.answers.remedies import Advice, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.full_card import of_full_card
-from kvpipe.commands.pasted_flags import of_flags, of_whole_prompts, refused_flags, unread
+from kvpipe.commands.pasted_flags import (
+    of_checkpoint,
+    of_flags,
+    of_whole_prompts,
+    taken_out,
+    unread,
+)
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
@@ -83,7 +89,8 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
         *_of_the_log(log, compared),
         *(() if card else _of_the_plan(prepared, error)),
         *of_whole_prompts(pasted),
-        *of_flags(pasted),
+        *of_flags(pasted, fits=error is None),
+        *of_checkpoint(pasted, fits=error is None),
         *(_of_note(note) for note in notes if note.is_warning),
     ]
     troubles.sort(key=lambda trouble: not trouble.stops)
@@ -288,7 +295,7 @@ def _paste(pasted: PastedRequest, plan: Plan | None, troubles: list[Trouble]) ->
     if command is not None and (changes or not stopping):
         said = said_changes(prepared.said, prepared.raw)
         for change in changes or [{}]:
-            if line := changed_line(command, {**said, **change}, refused_flags(pasted)):
+            if line := changed_line(command, {**said, **change}, taken_out(pasted)):
                 return line
     for change in changes:
         try:

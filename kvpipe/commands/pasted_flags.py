@@ -9,7 +9,9 @@ from kvpipe.answers.remedies import advice
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.arguments import Arguments, refused_arguments
 from kvpipe.engines.base import Engine
+from kvpipe.engines.pasted import KEYS
 from kvpipe.engines.pasted_line import in_flags
+from kvpipe.engines.pasted_weights import kind_needed
 from kvpipe.engines.serve_flags import refused_flag
 
 _BATCH, _WHOLE = "scheduler.max_num_batched_tokens", "--no-enable-chunked-prefill"
@@ -24,14 +26,35 @@ def refused_flags(pasted: PastedRequest) -> Mapping[str, str]:
     return {flag: why for flag, why in found.items() if why}
 
 
-def of_flags(pasted: PastedRequest) -> Iterator[Trouble]:
+def taken_out(pasted: PastedRequest) -> frozenset[str]:
+    """Flags that have no place in a line to run."""
+    flags = pasted.command.flags if pasted.command is not None else ()
+    unmet = {flag for flag in flags if pasted.unmet and KEYS.get(flag) == "weights"}
+    return frozenset({*refused_flags(pasted), *unmet})
+
+
+def of_checkpoint(pasted: PastedRequest, fits: bool) -> Iterator[Trouble]:
+    """fits: without the flag, which is what was planned."""
+    if pasted.command is None or not pasted.unmet:
+        return
+    word = pasted.unmet
+    text = (
+        f"--quantization {word} reads a checkpoint in {kind_needed(word)}, and "
+        f"{pasted.command.model} is not one: no engine converts to it as it loads. Name a checkpoint "
+        "of that kind, or leave the flag out (planned so)"
+    )
+    yield Trouble(text=text, stops=True, change={} if fits else None)
+
+
+def of_flags(pasted: PastedRequest, fits: bool) -> Iterator[Trouble]:
+    """fits: without these flags."""
     found = refused_flags(pasted)
     if not found:
         return
     text = "; ".join(found.values())
     if not any(key.partition(".")[0] == "engine" for key in pasted.prepared.said):
         text += f". vLLM {_version(pasted)} is supposed: say engine=vllm engine.version=... if not"
-    yield Trouble(text=text, stops=True, change={})
+    yield Trouble(text=text, stops=True, change={} if fits else None)
 
 
 def of_whole_prompts(pasted: PastedRequest) -> Iterator[Trouble]:
@@ -56,8 +79,8 @@ def of_whole_prompts(pasted: PastedRequest) -> Iterator[Trouble]:
 def unread(pasted: PastedRequest) -> str:
     """Flags that stand for nothing here; those that the release refuses are a trouble."""
     flags = pasted.command.unknown if pasted.command is not None else ()
-    refused = refused_flags(pasted)
-    named = [flag for flag in flags if flag not in refused]
+    left_out = taken_out(pasted)
+    named = [flag for flag in flags if flag.partition(" ")[0] not in left_out]
     return f"; not read, and left as they are: {', '.join(named)}" if named else ""
 
 
