@@ -540,6 +540,54 @@ def test_a_line_that_is_pasted_as_it_is_is_one_word(said: list[str]) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "before", ["CUDA_VISIBLE_DEVICES=0,1", "env A_B=x https_proxy=y", "$ A=1 B='2 3'", "nohup"]
+)
+def test_the_environment_before_a_pasted_line_is_part_of_it(before: str) -> None:
+    line = f"{before} vllm serve org/m --max-model-len=8192"
+    one = words_to_overrides(flags_to_words(["doctor", line, "--on", "h100", "tp=2"]))
+    path = line.replace("'", "\\'")
+    device = ["device=h100_80gb", "parallel.tensor_parallel_size=2"]
+    assert one == ["command=doctor", f"command.path='{path}'", *device]
+    many = words_to_overrides(flags_to_words(["doctor", *shlex.split(line), "--on", "h100"]))
+    said = shlex.join(shlex.split(line)).replace("'", "\\'")
+    assert many == ["command=doctor", f"command.path='{said}'", "device=h100_80gb"]
+    found = read_pasted(line)
+    assert found is not None and found.settings == {"scheduler.max_model_len": 8192}
+
+
+def test_a_setting_before_a_pasted_line_stays_a_setting() -> None:
+    words = ["doctor", "device=l4", "tp=2"]
+    assert words_to_overrides(flags_to_words(words))[1:] == [
+        "device=l4",
+        "parallel.tensor_parallel_size=2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "engine"),
+    [
+        ("llama-server -m model.gguf -c 8192", "llama.cpp"),
+        ("GGML_X=1 ./bin/llama-server --model=model.gguf", "llama.cpp"),
+        ("python -m sglang.launch_server --model-path=org/m --tp 2", "SGLang"),
+        ("trtllm-serve serve org/m", "TensorRT-LLM"),
+        ("ollama run llama3", "Ollama"),
+    ],
+)
+def test_a_line_of_another_server_is_called_that(
+    line: str, engine: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = []
+    for words in ([line], shlex.split(line), [str(pasted(tmp_path, line))]):
+        assert run(["doctor", *words, "--on", "l4"]) == 2
+        told.append(capsys.readouterr().err)
+    assert len(set(told)) == 1 and "no such file" not in told[0]
+    assert (
+        f"a line of vLLM's server: the flags of others are not read, got one of {engine}" in told[0]
+    )
+
+
 def test_a_pasted_line_is_answered_as_a_file_with_it_is(tmp_path: Path) -> None:
     line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192"
     said = "device=h100_80gb"

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from kvpipe.answers.pasted_checkpoint import unmet_word
+from kvpipe.engines.other_servers import server_of_another
 from kvpipe.engines.pasted import Pasted, image_release, read_pasted
 from kvpipe.engines.pasted_weights import weights_of
 from kvpipe.engines.versions import NEWEST, parse_version
@@ -67,13 +68,7 @@ def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
         text = _head(path)
         log, command = _log(path), read_pasted(text)
     if log is None and command is None:
-        raise ConfigError(
-            Problem(
-                "command.path",
-                "an engine's log with its memory lines, or a line such as vllm serve MODEL ...",
-                f"neither in {path}",
-            )
-        )
+        raise ConfigError(_nothing_read(text, path))
     raw = _filled(prepared, log, command, text, path)
     said = any(_is_said(prepared.said, section) for section in ("model", "weights"))
     unmet = "" if said or log is not None else unmet_word(raw, command)
@@ -81,6 +76,16 @@ def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
         raw["weights"] = shipped_option("weights", "published")
     made = replace(prepare(raw, prepared.raw), said=prepared.said)
     return PastedRequest(prepared=made, log=log, command=command, unmet=unmet)
+
+
+def _nothing_read(text: str, path: str) -> Problem:
+    if (other := server_of_another(text)) is not None:
+        engine, option = other
+        knob = f"kvpipe run engine={option} plans it, and its log is read" if option else ""
+        wanted = "a line of vLLM's server: the flags of others are not read"
+        return Problem("command.path", wanted, f"one of {engine}", knob)
+    wanted = "an engine's log with its memory lines, or a line such as vllm serve MODEL ..."
+    return Problem("command.path", wanted, f"neither in {path}")
 
 
 @contextmanager

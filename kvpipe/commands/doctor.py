@@ -18,6 +18,7 @@ from kvpipe.answers.pasted_request import TooLittleSaid, read_pasted_request
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose, of_log_alone
 from kvpipe.commands.trouble import Trouble
+from kvpipe.engines.other_servers import OTHER_SERVERS, server_of_another
 from kvpipe.engines.pasted import read_pasted
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.standard_input import kept_standard_input, kept_text
@@ -37,7 +38,10 @@ class Doctor(Command):
     files = ("diagnosis.json",)
     word: ClassVar[str] = "command.path"
     # With these a pasted line begins, which is the word then.
-    programs: ClassVar[tuple[str, ...]] = ("vllm", "python", "python3", "docker", "podman")
+    programs: ClassVar[tuple[str, ...]] = (
+        *("vllm", "python", "python3", "docker", "podman"),
+        *OTHER_SERVERS,
+    )
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         path = self.options.path
@@ -68,8 +72,8 @@ class Doctor(Command):
 def _kept(word: str) -> AbstractContextManager[str]:
     """A file with what is pasted: the word's own, standard input (-), or the word itself, where it
     is a command line and no file has that name."""
-    is_line = not os.path.exists(word) and read_pasted(word) is not None
-    return kept_text(word) if is_line else kept_standard_input(word)
+    is_line = read_pasted(word) is not None or bool(server_of_another(word))
+    return kept_text(word) if is_line and not os.path.exists(word) else kept_standard_input(word)
 
 
 def _asking(found: Diagnosis, error: TooLittleSaid) -> Answer:

@@ -40,8 +40,8 @@ def of_checkpoint(pasted: PastedRequest, fits: bool) -> Iterator[Trouble]:
     word = pasted.unmet
     text = (
         f"--quantization {word} reads a checkpoint in {kind_needed(word)}, and "
-        f"{pasted.command.model} is not one: no engine converts to it as it loads. Name a checkpoint "
-        "of that kind, or leave the flag out (planned so)"
+        f"{pasted.command.model} is not one: no engine converts to it as it loads. Name a "
+        "checkpoint of that kind, or leave the flag out (planned so)"
     )
     yield Trouble(text=text, stops=True, change={} if fits else None)
 

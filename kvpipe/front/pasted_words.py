@@ -1,5 +1,5 @@
 """`kvpipe doctor vllm serve MODEL --max-model-len 8192 --on h100`: another program's command line
-among our words becomes one word."""
+among our words becomes one word. `NAME=VALUE` and `env` before it are parts of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from itertools import islice
 from kvpipe.plugins import COMMANDS
 
 _SETTING = re.compile(r"[a-z_]+(?:\.[a-z_]+)*=")
+_ENVIRONMENT = re.compile(r"(?:[A-Z_][A-Z0-9_]*|[a-z]{2,5}_proxy)=")
+_BEFORE = ("$", "env", "exec", "nohup", "sudo", "time")
 
 
 def pasted_to_one_word(arguments: Sequence[str], own_flags: Sequence[str]) -> list[str]:
@@ -18,7 +20,7 @@ def pasted_to_one_word(arguments: Sequence[str], own_flags: Sequence[str]) -> li
     (`programs` of the command); settings of ours and our flags stand for themselves."""
     if len(arguments) < 3 or arguments[0] not in COMMANDS:
         return list(arguments)
-    if arguments[1] not in getattr(COMMANDS.get(arguments[0]), "programs", ()):
+    if not _begins(arguments[1:], arguments[0]):
         return list(arguments)
     line: list[str] = []
     ours: list[str] = []
@@ -27,8 +29,24 @@ def pasted_to_one_word(arguments: Sequence[str], own_flags: Sequence[str]) -> li
         flag, equals, _ = word.partition("=")
         if flag in own_flags:
             ours += [word] if equals else [word, *islice(rest, 1)]
-        elif _SETTING.match(word):
+        elif _SETTING.match(word) and not _ENVIRONMENT.match(word):
             ours.append(word)
         else:
             line.append(word)
     return [arguments[0], shlex.join(line), *ours]
+
+
+def is_pasted_line(word: str, command: str) -> bool:
+    """Whether one word of ours is such a line as a whole, for a command that takes one."""
+    try:
+        words = shlex.split(word)
+    except ValueError:  # a quote that does not end
+        words = word.split()
+    return len(words) > 1 and _begins(words, command)
+
+
+def _begins(words: Sequence[str], command: str) -> bool:
+    """Whether one of the command's programs stands first, but for the environment that it gets."""
+    programs = getattr(COMMANDS.get(command), "programs", ())
+    first = (word for word in words if word not in _BEFORE and not _ENVIRONMENT.match(word))
+    return next(first, "").rpartition("/")[2] in programs

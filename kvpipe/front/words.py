@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.front.pasted_words import pasted_to_one_word
+from kvpipe.front.pasted_words import is_pasted_line, pasted_to_one_word
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, near_names, option_named
 
@@ -85,9 +85,9 @@ def _check_once(said: Mapping[str, str], words: Sequence[str]) -> None:
 def words_to_overrides(words: Sequence[str]) -> list[str]:
     """Every word as Hydra overrides; ConfigError for one that means nothing."""
     overrides: list[str] = []
-    models, own = 0, ""
+    models, command, own = 0, "", ""
     for position, word in enumerate(words):
-        if is_setting(word):
+        if is_setting(word) and not (position == 1 and own and is_pasted_line(word, command)):
             overrides.append(word)
         elif position == 0 and (command := word.replace("-", "_")) in COMMANDS:
             overrides.append(f"command={command}")
