@@ -17,6 +17,7 @@ from typing import Any
 from kvpipe.engines.pasted_weights import is_read
 from kvpipe.engines.printed_arguments import printed_command
 from kvpipe.engines.serve import FLAGS, PARTITION, SWITCHES
+from kvpipe.text.secrets import masked_words
 
 LONGEST = 2**16  # characters of a command that are read
 _SHORT = {
@@ -67,14 +68,15 @@ class Pasted:
 
 
 def read_pasted(text: str) -> Pasted | None:
-    """The last server command in the text, or the last that a server printed of itself; None where
-    there is neither."""
+    """The last server command in the text, or the last that a server printed of itself, its secrets
+    masked; None where there is neither."""
     found = None
-    for words in _commands(text[:LONGEST]):
+    for words in map(masked_words, _commands(text[:LONGEST])):
         arguments = _arguments(words)
         if arguments is not None:
             found = _read(words[: len(words) - len(arguments)], arguments, _partition(words))
     if found is None and (printed := printed_command(text[:LONGEST])):
+        printed = masked_words(printed)
         found = _read(printed[:2], printed[2:], None)
     return found
 

@@ -37,12 +37,24 @@ def pasted_to_one_word(arguments: Sequence[str], own_flags: Sequence[str]) -> li
 
 
 def is_pasted_line(word: str, command: str) -> bool:
-    """Whether one word of ours is such a line as a whole, for a command that takes one."""
+    """Whether one word of ours is such a line as a whole, for a command that takes one; no setting
+    of ours begins as an environment does."""
+    if _ENVIRONMENT.match(word):
+        return hasattr(COMMANDS.get(command), "programs")
     try:
         words = shlex.split(word)
     except ValueError:  # a quote that does not end
         words = word.split()
     return len(words) > 1 and _begins(words, command)
+
+
+def without_secrets(word: str, command: str) -> str:
+    """The word of a command that takes such a line: it is kept with the job's settings."""
+    if not hasattr(COMMANDS.get(command), "programs"):
+        return word
+    from kvpipe.text.secrets import masked_text
+
+    return masked_text(word)
 
 
 def _begins(words: Sequence[str], command: str) -> bool:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.front.pasted_words import is_pasted_line, pasted_to_one_word
+from kvpipe.front.pasted_words import is_pasted_line, pasted_to_one_word, without_secrets
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, near_names, option_named
 
@@ -93,7 +93,7 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
             overrides.append(f"command={command}")
             own = getattr(COMMANDS.get(command), "word", "")
         elif position == 1 and own:
-            overrides.append(f"{own}={_quoted(word)}")
+            overrides.append(f"{own}={_quoted(without_secrets(word, command))}")
         elif not models and (model := _model(word)):
             models += 1
             overrides += model
