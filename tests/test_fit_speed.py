@@ -78,6 +78,60 @@ def test_the_share_is_what_the_bound_says_by_hand(tmp_path, capsys, monkeypatch)
     assert "trace.efficiency=0.36" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("engine", ["llama_cpp", "sglang"])
+def test_lines_that_print_lengths_need_no_plan(engine: str, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "server.log").write_text({"llama_cpp": LLAMA, "sglang": SGLANG}[engine] + "\n")
+    told = []
+    for more in ([], [f"engine={engine}"]):
+        words = ["fit-speed", "server.log", "model=llama", "device=l40s", "report=json", *more]
+        assert run(words) in (0, 1)
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0]["samples"] == told[1]["samples"] != []
+
+
+def test_a_share_of_a_pool_that_is_not_planned_names_what_to_leave_out(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [VLLM.format(0.0, 99.0, 4, 1.5), VLLM.format(0.0, 101.5, 4, 2.5)]
+    (tmp_path / "server.log").write_text("\n".join(lines))
+    words = ["fit-speed", "server.log", "model=llama", "device=l40s", "engine=llama_cpp"]
+    assert run(words) == 2
+    assert capsys.readouterr().err.endswith("got 'llama_cpp'; leave engine=llama_cpp out\n")
+
+
+def test_what_has_no_bound_is_not_the_devices_fault(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "server.log").write_text(LLAMA)
+    words = ["fit-speed", "server.log", "model=llama", "device=l40s", "engine=llama_cpp"]
+    assert run([*words, "--kv", "q8_0"]) == 2
+    error = capsys.readouterr().err
+    assert "what a step reads of a q8_0 cache is not known" in error and "bandwidth" not in error
+
+
+def test_a_line_beyond_the_bound_is_left_out_of_the_median_and_the_range(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = [SGLANG, SGLANG.replace("33.38", "40.00"), SGLANG.replace("33.38", "20.00")]
+    words = ["fit-speed", "server.log", "model=llama", "device=l40s", "hydra.run.dir=out"]
+    told, found = [], []
+    for lines in (good, [*good, SGLANG.replace("33.38", "41000000")]):
+        (tmp_path / "server.log").write_text("\n".join(lines))
+        code = run(words)
+        folder = "out" if len(lines) == 3 else "out-1"
+        found.append(json.loads((tmp_path / folder / "speed.json").read_text()))
+        told.append((code, capsys.readouterr()))
+    assert [code for code, _ in told] == [0, 1]
+    assert found[0]["efficiency"] == found[1]["efficiency"] < 1
+    assert len(found[1]["samples"]) == 4
+    share = told[0][1].out.split("share reached: ")[1].split(")")[0]
+    assert f"share reached: {share})" in told[1][1].out
+    assert "left out of what follows: 1 line beyond the bound (line 4: " in told[1][1].out
+    assert "1 line faster than this model can be" in told[1][1].err
+
+
 def test_what_cannot_be_is_said(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fast.log").write_text(SGLANG.replace("33.38", "33380") + "\n")

@@ -35,13 +35,18 @@ class Reached:
 @dataclass(frozen=True, kw_only=True)
 class FittedSpeed:
     """efficiency: the median share. too_fast: samples beyond the bound, which no card can be: the
-    log is then of another model, weights or card."""
+    log is then of another model, weights or card. possible: the others, of which the median is;
+    all, where there are no others."""
 
     reached: tuple[Reached, ...]
 
     @property
     def efficiency(self) -> float:
-        return median(each.share for each in self.reached)
+        return median(each.share for each in self.possible)
+
+    @property
+    def possible(self) -> tuple[Reached, ...]:
+        return tuple(each for each in self.reached if each.share <= 1) or self.reached
 
     @property
     def too_fast(self) -> tuple[Reached, ...]:
@@ -54,6 +59,11 @@ def fitted_speed(
     """None where there is no sample. plan: whose pool a printed share of the pool is of."""
     reached = tuple(_reached(sample, bound, plan) for sample in samples)
     return FittedSpeed(reached=reached) if reached else None
+
+
+def needs_plan(samples: Iterable[Throughput]) -> bool:
+    """Whether a length is to be taken from a printed share of the pool."""
+    return any(sample.tokens is None and sample.usage is not None for sample in samples)
 
 
 def _reached(sample: Throughput, bound: StepBound, plan: Plan | None) -> Reached:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kvpipe.answers.fitted_speed import FittedSpeed, Reached, fitted_speed
+from kvpipe.answers.fitted_speed import FittedSpeed, Reached, fitted_speed, needs_plan
 from kvpipe.answers.speed import speed_of
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.commands.replay import plan_of
@@ -19,7 +19,7 @@ from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.files.standard_input import kept_standard_input
 from kvpipe.logs.lines import Lines, open_log
 from kvpipe.logs.throughput import Throughput, throughputs
-from kvpipe.pipeline import Prepared
+from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
 from kvpipe.text.figures import count
@@ -46,19 +46,21 @@ class FitSpeed(Command):
             raise ConfigError(Problem("command.path", "an engine's log", "nothing", knob))
         speed = speed_of(prepared)
         if speed.bound is None:
-            raise ConfigError(
-                Problem("device", "one whose bandwidth is known", _device(prepared), "--on h100")
-            )
+            raise ConfigError(_no_bound(prepared, speed.why))
         with kept_standard_input(str(SAMPLE) if path == "sample" else path) as kept:
             samples = _samples(kept)
-        fitted = fitted_speed(samples, speed.bound, _plan(prepared))
+        plan = _plan(prepared) if needs_plan(samples) else None
+        fitted = fitted_speed(samples, speed.bound, plan)
         if fitted is None:
             raise ConfigError(_nothing(path))
         return _answer(prepared, fitted)
 
 
-def _device(prepared: Prepared) -> str:
-    return f"{prepared.resolved.device.name}, which names none"
+def _no_bound(prepared: Prepared, why: str) -> Problem:
+    if prepared.config.device.bandwidth_bytes_per_s:
+        return Problem("command.path", "a request whose steps have a bound", why)
+    got = f"{prepared.resolved.device.name}, which names none"
+    return Problem("device", "one whose bandwidth is known", got, "--on h100")
 
 
 def _samples(path: str) -> list[Throughput]:
@@ -73,7 +75,15 @@ def _samples(path: str) -> list[Throughput]:
 
 
 def _plan(prepared: Prepared) -> Any:
-    """What a printed share of the pool is of; None where nothing fits here."""
+    """What a printed share of the pool is of; None where nothing fits here. ConfigError under an
+    engine whose pool is none of blocks."""
+    engine = prepared.config.plugins["engine"]
+    try:
+        block_rules(prepared.config)
+    except ConfigError as error:
+        expected = "an engine that plans the pool of which these lines print a share"
+        knob = f"leave engine={engine.name} out"
+        raise ConfigError(Problem(engine.key, expected, f"'{engine.name}'", knob)) from error
     try:
         return plan_of(prepared)
     except DoesNotFit:
@@ -117,11 +127,12 @@ def _too_fast(fitted: FittedSpeed) -> str:
 
 
 def _section(prepared: Prepared, fitted: FittedSpeed) -> Section:
-    shares = sorted(each.share for each in fitted.reached)
+    shares = sorted(each.share for each in fitted.possible)
     resolved = prepared.resolved
     engines = ", ".join(sorted({each.sample.engine for each in fitted.reached}))
+    lines = count(len(fitted.reached), "line")
     return Section(
-        title=f"fit-speed: {count(len(shares), 'line')} of {engines}, {resolved.model.name} "
+        title=f"fit-speed: {lines} of {engines}, {resolved.model.name} "
         f"({resolved.served_dtype}) on {resolved.device.name}",
         headers=("line", "users", "tokens each", "tokens/s", "at best", "share"),
         align="rrrrrr",
@@ -131,8 +142,15 @@ def _section(prepared: Prepared, fitted: FittedSpeed) -> Section:
 
 
 def _told(fitted: FittedSpeed, shares: list[float]) -> Iterator[Line]:
-    if len(shares) > MOST_ROWS:
-        yield Line(f"{count(len(shares) - MOST_ROWS, 'more line')} in speed.json", "faint")
+    if (more := len(fitted.reached) - MOST_ROWS) > 0:
+        yield Line(f"{count(more, 'more line')} in speed.json", "faint")
+    if left_out := len(fitted.reached) - len(shares):
+        first = fitted.too_fast[0]
+        yield Line(
+            f"left out of what follows: {count(left_out, 'line')} beyond the bound "
+            f"(line {first.sample.line:,}: {first.share:,.2f})",
+            "warning",
+        )
     yield Line(
         f"share reached: {fitted.efficiency:.2f} (the median; {shares[0]:.2f} to {shares[-1]:.2f}) "
         "of the card's nominal speed"
