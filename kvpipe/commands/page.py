@@ -5,6 +5,7 @@ Files: page.json (every plan of the page) and page.html, which needs nothing els
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -12,11 +13,12 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from kvpipe.commands.base import Command, CommandOptions
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, Problem, problems_of
+from kvpipe.page.asked import wrong_stops
 from kvpipe.page.axes import AskedStops
 from kvpipe.page.document import page_document
 from kvpipe.page.html import page_html
-from kvpipe.page.sources import ENGINES_DIFFER, of_engines, of_request, of_sweep
+from kvpipe.page.sources import ENGINES_DIFFER, check_folder, of_engines, of_request, of_sweep
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.request.config import Count
@@ -42,6 +44,12 @@ class Page(Command):
     summary = "One HTML file, no network: sliders, the memory map, a table, the command"
     example = "kvpipe page llama-3.1-8b --on h100 command.lengths=[8192] command.cards=[1,2]"
     files: ClassVar[tuple[str, ...]] = ("page.json", "page.html")
+
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        folder = raw["command"].get("folder")
+        found = problems_of(lambda: check_folder(folder)) if isinstance(folder, str) else ()
+        return [*found, *dict.fromkeys(wrong_stops(raw))]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """ConfigError for a folder that is no sweep's, or more plans than a page holds."""

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.page.live import Choice, Live, names_of
-from kvpipe.page.shelf import Shelf
+from kvpipe.page.shelf import Shelf, no_folder
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.request.want import requests_asked
@@ -39,6 +39,13 @@ class ServePage(Command):
     example = "kvpipe serve-page --on h100"
     files = ("served.json",)
     stays: ClassVar[bool] = True
+
+    @classmethod
+    def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        folder = raw["command"].get("folder")
+        if not isinstance(folder, str) or Path(folder).is_dir():
+            return ()
+        return [no_folder(folder)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """Returns once it is stopped. ConfigError where the extra is missing."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.log_settings import said_by, with_log_settings
 from kvpipe.commands.base import Command
+from kvpipe.commands.loads import wrong_loads
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.plugins import COMMANDS
@@ -81,13 +82,14 @@ def _checked(
 
 
 def _of_command(raw: Mapping[str, Any]) -> Sequence[Problem]:
-    """What is wrong in the sections that the chosen command alone reads."""
+    """What is wrong in the sections that some commands read, and in those of the chosen one."""
+    loads = list(wrong_loads(raw))
     section = raw.get("command")
     name = section.get("name") if isinstance(section, Mapping) else None
     if not isinstance(name, str) or name not in COMMANDS:
-        return ()
+        return loads
     command: type[Command] = COMMANDS.get(name)
-    return command.wrong(raw)
+    return [*loads, *command.wrong(raw)]
 
 
 def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest:

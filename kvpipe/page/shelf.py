@@ -41,7 +41,7 @@ class Shelf:
     def __post_init__(self) -> None:
         if self.folder is not None:
             if not self.folder.is_dir():
-                raise ConfigError(Problem("command.folder", "a folder", f"'{self.folder}'"))
+                raise ConfigError(no_folder(str(self.folder)))
             self._files += _of_folder(self.folder.resolve())
 
     def close(self) -> None:
@@ -80,6 +80,10 @@ class Shelf:
         shown = clean(Path(name.replace("\\", "/")).name)[:80]
         self._files.append(ShelfFile(kind=kind, name=shown or ours, path=place / ours))
         return number
+
+
+def no_folder(name: str) -> Problem:
+    return Problem("command.folder", "a folder", f"'{name}'")
 
 
 def suffix_of(name: str, content: bytes) -> str:

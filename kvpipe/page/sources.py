@@ -81,6 +81,11 @@ def of_sweep(folder: Path, asked: AskedStops) -> tuple[tuple[Subject, ...], tupl
     return tuple(found), tuple(left_out)
 
 
+def check_folder(folder: str) -> None:
+    """ConfigError for one that is no sweep's."""
+    _jobs(Path(folder))
+
+
 def _of_job(
     folder: Path, number: int, words: Sequence[str], asked: AskedStops, jobs: int
 ) -> Subject:
