@@ -103,7 +103,7 @@ def test_a_name_that_is_not_shipped_is_not_guessed(said: str) -> None:
         ("--on 999999999xh100", "device: expected 1 to 9,999 cards, got '999999999xh100'"),
         (f"--on {'9' * 5000}xh100", "device: expected 1 to 9,999 cards"),
         ("--on 4xh200 tp=2", "device: expected 2 cards, as TP x PP x DP, got 4"),
-        ("llama gemma_2b", "got 'gemma_2b'"),
+        ("llama gemma_2b", "got two, 'llama' and 'gemma_2b'"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(said: str, problem: str) -> None:
@@ -148,3 +148,32 @@ def test_help_names_the_flags_and_lists_a_group(capsys):
     assert all(flag in out for flag in FLAGS)
     assert run(["--help", "model"]) == 0
     assert "gemma3_27b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["llama", "llama3_70b"],
+        ["llama", "qwen/qwen3-8b"],
+        ["compare", "llama", "llama3_70b"],
+        ["llama", "model=llama3_70b"],
+    ],
+)
+def test_two_models_are_called_two_models(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run([*words, "--on", "h100"]) == 2
+    told = capsys.readouterr().err
+    other = words[-1]
+    assert f"expected one model, got two, 'llama' and '{other}'" in told
+    assert "did you mean" not in told
+
+
+def test_one_model_said_twice_alike_is_one():
+    assert words_to_overrides(["llama", "model=Llama-3.1-8B"])[0] == "model=llama"
+
+
+@pytest.mark.parametrize("words", [["null", "block"], ["out", "of", "reach"], ["peak"]])
+def test_words_of_several_parts_need_no_quotes(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(["explain", *words, "report=json"]) == 0
+    assert f'"word": "{" ".join(words)}"' in capsys.readouterr().out

@@ -26,6 +26,7 @@ class Explain(Command):
     example = "kvpipe explain peak"
     files = ("explanation.json",)
     word: ClassVar[str] = "command.about"
+    joins_words: ClassVar[bool] = True  # `null block` needs no quotes
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         words = self._words()

@@ -85,8 +85,8 @@ def _check_once(said: Mapping[str, str], words: Sequence[str]) -> None:
 def words_to_overrides(words: Sequence[str]) -> list[str]:
     """Every word as Hydra overrides; ConfigError for one that means nothing."""
     overrides: list[str] = []
-    models, command, own = 0, "", ""
-    for position, word in enumerate(words):
+    model_word, command, own = "", "", ""
+    for position, word in enumerate(_joined(words)):
         if is_setting(word) and not (position == 1 and own and is_pasted_line(word, command)):
             overrides.append(word)
         elif position == 0 and (command := word.replace("-", "_")) in COMMANDS:
@@ -94,11 +94,14 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
             own = getattr(COMMANDS.get(command), "word", "")
         elif position == 1 and own:
             overrides.append(f"{own}={_quoted(without_secrets(word, command))}")
-        elif not models and (model := _model(word)):
-            models += 1
+        elif model := _model(word):
+            if model_word:
+                raise ConfigError(_two_models(model_word, word))
+            model_word = word
             overrides += model
         else:
             raise ConfigError(_meaningless(word))
+    _check_one_model(model_word, words)
     return list(_spelled_out(overrides))
 
 
@@ -113,6 +116,29 @@ def is_setting(word: str) -> bool:
     if word.startswith(("/", "./", "../")):
         return False
     return "=" in word or word.startswith("+") or (word.startswith("~") and "/" not in word)
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """With the words after a command that takes several (`explain null block`) as one."""
+    command = words[0].replace("-", "_") if words else ""
+    if command not in COMMANDS or not getattr(COMMANDS.get(command), "joins_words", False):
+        return list(words)
+    said = [word for word in words[1:] if not is_setting(word)]
+    return [words[0], *([" ".join(said)] if said else []), *filter(is_setting, words[1:])]
+
+
+def _check_one_model(word: str, words: Sequence[str]) -> None:
+    """ConfigError where model=... says another than the word that names one ("": none does)."""
+    chosen = _model(word)[0] if word else ""
+    for other in words if word else ():
+        key, _, value = other.partition("=")
+        if key == "model" and f"model={_by_file_name('model', value)}" != chosen:
+            raise ConfigError(_two_models(word, other))
+
+
+def _two_models(first: str, second: str) -> Problem:
+    knob = "say one of the two; `kvpipe -m model=A,B` plans each"
+    return Problem("command line", "one model", f"two, '{first}' and '{second}'", knob)
 
 
 def _model(word: str) -> list[str]:
