@@ -152,9 +152,7 @@ def _write(turn: _Turn, manager: BlockManager, buffers: KVBuffers) -> None:
     import torch
 
     backend, buffer = buffers.backend, buffers.buffers[turn.placed.buffer]
-    sources, targets = manager.scratch.moves(turn.group)
-    pairs = list(zip(sources.tolist(), targets.of_layer(turn.shift).tolist(), strict=True))
-    if pairs:
+    if pairs := manager.scratch.copies(turn.group, turn.shift):
         backend.copy_blocks(buffers.buffers, [turn.placed], pairs)
     written = np.arange(turn.computed, turn.computed + turn.new)
     new = torch.from_numpy(_names(turn, written)).to(buffer.data.device)
