@@ -10,8 +10,8 @@ from kvpipe.answers.serve_line import line_for
 from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
-from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
-from kvpipe.request.changed import changed
+from kvpipe.pipeline import Prepared, plan_of, prepare
+from kvpipe.request.changed import changed, estimated
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -72,9 +72,7 @@ def planned(prepared: Prepared, length: int, shape: Shape, efficiency: float) ->
     number of the shape."""
     try:
         made = prepare(_changed(prepared, length, shape))
-        backend = make_backend(made.config, made.resolved.backend)
-        memory = profile_ranks(made, backend).available_kv_bytes
-        plan = plan_with(made, memory, compared=())
+        plan = plan_of(made)
     except KvpipeError as error:
         key = error.lines()[0].partition(":")[0]
         return f"{key}: {_short(error)}"
@@ -86,13 +84,10 @@ def _short(error: KvpipeError) -> str:
 
 
 def _changed(prepared: Prepared, length: int, shape: Shape) -> dict[str, Any]:
-    changes: dict[str, Any] = {
+    changes = estimated(prepared.raw) | {
         "device": shape.device,
         "scheduler.max_model_len": length,
         "parallel.tensor_parallel_size": shape.tp,
         "parallel.pipeline_parallel_size": shape.pp,
     }
-    raw = prepared.raw
-    if raw["cache"]["kv_cache_memory_bytes"] is None and raw["profiling"]["name"] != "estimate":
-        changes["profiling"] = "estimate"
-    return changed(raw, changes)
+    return changed(prepared.raw, changes)
