@@ -37,10 +37,11 @@ def told(changes: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """changes: settings by key. promise: what they bring about, in words. plan: made with them."""
+    """changes: settings by key. promise: what they bring about, in words. made, plan: with them."""
 
     changes: Mapping[str, Any]
     promise: str
+    made: Prepared = field(repr=False)
     plan: Plan = field(repr=False)
 
     def __str__(self) -> str:
@@ -72,7 +73,7 @@ def advice(
     trial = tried(prepared, changes)
     if trial is None or not (promise(trial.plan) and _serves(trial)):
         return None
-    return Advice(changes=dict(changes), promise=words, plan=trial.plan)
+    return Advice(changes=dict(changes), promise=words, made=trial.prepared, plan=trial.plan)
 
 
 def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
@@ -121,9 +122,7 @@ def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
     named = 0
     for candidate in CANDIDATES:
         way = candidate(prepared, promise) if named < MOST_NAMED else None
-        if way is not None and not short_of_card(
-            prepare(changed(prepared.raw, way.changes)), at_worst=True
-        ):
+        if way is not None and not short_of_card(way.made, at_worst=True):
             named += 1
             yield way
 
