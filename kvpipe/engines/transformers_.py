@@ -20,6 +20,7 @@ from kvpipe.engines.planned import (
     Start,
     Step,
     halvings,
+    kept_free,
     weights,
 )
 from kvpipe.engines.pools import BlocksOf, EnginePool, Shared
@@ -62,13 +63,7 @@ class TransformersBatching(PlannedEngine):
             source=question.card.name,
         )
         yield weights(rank)
-        yield Step(
-            name="kept free",
-            num_bytes=int(free * self.options.max_memory_percent) - free,
-            how="exact",
-            mark="checked",
-            source=f"1 - max_memory_percent={self.options.max_memory_percent}",
-        )
+        yield kept_free(free, self.options.max_memory_percent, "max_memory_percent", "checked")
 
     def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
         asked = question.batched_tokens
