@@ -11,10 +11,10 @@ from dataclasses import replace
 from math import isclose
 
 from kvpipe.errors import DoesNotFit, KvpipeError
-from kvpipe.logs.figures import GIB
 from kvpipe.pipeline import Prepared, prepare, profile_ranks
 from kvpipe.request.confdir import shipped_option
 from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
+from kvpipe.text.figures import GIB
 
 
 def profile_after(prepared: Prepared, made: Prepared) -> MemoryProfile:

@@ -22,6 +22,7 @@ from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.specs.base import CacheLayer
 from kvpipe.specs.packed_types import WORDS
+from kvpipe.text.figures import GIB
 
 # Hundredths of memory that may be advised for a cache: what stays is for steps and graphs.
 HIGHEST_SHARE = 95
@@ -260,8 +261,8 @@ def halvings(number: int, least: int = 1) -> Iterator[int]:
 
 def nothing_left(engine: str, budget: Budget) -> DoesNotFit:
     """The refusal where a budget is not above nothing."""
-    parts = ", ".join(f"{step.name} {step.num_bytes / 2**30:+.2f} GiB" for step in budget.steps)
+    parts = ", ".join(f"{step.name} {step.num_bytes / GIB:+.2f} GiB" for step in budget.steps)
     return DoesNotFit(
-        f"engine.name: {engine} has {budget.num_bytes / 2**30:.2f} GiB for its cache: {parts}",
+        f"engine.name: {engine} has {budget.num_bytes / GIB:.2f} GiB for its cache: {parts}",
         available_bytes=(budget.num_bytes,),
     )

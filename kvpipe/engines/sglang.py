@@ -29,8 +29,7 @@ from kvpipe.engines.sglang_fraction import StepSizes, static_fraction, step_size
 from kvpipe.engines.sglang_start import Settings, launch_line
 from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
-
-MIB, GIB = 2**20, 2**30
+from kvpipe.text.figures import GIB, MIB
 
 
 class SGLang(PlannedEngine):

@@ -29,9 +29,8 @@ from kvpipe.engines.planned import (
 from kvpipe.engines.pools import BlocksOf, EnginePool
 from kvpipe.engines.stored import Stored, stored
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
-from kvpipe.text.figures import count
+from kvpipe.text.figures import GIB, count
 
-GIB = 2**30
 LEAST_BATCH = 64
 _CACHE_DTYPES = {
     "nvfp4": "nvfp4",

@@ -28,8 +28,8 @@ from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.engines.transformers_sizes import SPARE_SECTORS, Batch, Sector, num_sectors, sector_of
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.specs.base import DTYPE_BYTES, CacheLayer
+from kvpipe.text.figures import GIB
 
-GIB = 2**30
 LEAST_BATCH = 256  # tokens
 
 

@@ -27,7 +27,8 @@ from kvpipe.stages.profiling.base import (
     device_total,
 )
 from kvpipe.stages.profiling.estimate_notes import estimate_notes
-from kvpipe.stages.profiling.estimates import GIB, Estimate, activations, context, graphs
+from kvpipe.stages.profiling.estimates import Estimate, activations, context, graphs
+from kvpipe.text.figures import GIB
 from kvpipe.text.quantities import Bytes, parse_size
 
 # Of what a rank has of weights whose parts are of other widths than the mean: 0.7% off in log L18.
