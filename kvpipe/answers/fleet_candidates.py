@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from kvpipe.answers.serve_line import line_for
@@ -61,10 +62,9 @@ class Refusals:
         return {reason: tuple(names) for reason, names in self.named.items()}
 
 
-def shapes(devices: Sequence[str]) -> Iterator[Shape]:
-    for device in devices:
-        for pp in PIPELINE_PARALLEL:
-            yield from (Shape(device=device, tp=tp, pp=pp) for tp in TENSOR_PARALLEL)
+def shapes(devices: Sequence[str]) -> list[Shape]:
+    sizes = product(devices, PIPELINE_PARALLEL, TENSOR_PARALLEL)
+    return [Shape(device=device, tp=tp, pp=pp) for device, pp, tp in sizes]
 
 
 def planned(prepared: Prepared, length: int, shape: Shape, efficiency: float) -> Server | str:
