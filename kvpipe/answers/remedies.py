@@ -5,11 +5,11 @@ A plan costs about a millisecond (preparing it four), so candidates are tried, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, Protocol
 
 from kvpipe.answers.card_room import short_of_card
 from kvpipe.answers.log_memory import profile_after, share_is_known
@@ -110,8 +110,19 @@ def ways_line(
     prepared: Prepared, promise: Promise = fits
 ) -> tuple[str, tuple[Mapping[str, Any], ...]]:
     """What fits and serves the users that were asked for, in words, and as changes."""
-    ways = list(ways_out(prepared, promise))
-    words = "; ".join(f"{way} ({way.promise})" for way in ways)
+    return ways_told(list(ways_out(prepared, promise)))
+
+
+class Way(Protocol):
+    @property
+    def changes(self) -> Mapping[str, Any]: ...
+    @property
+    def promise(self) -> str: ...
+
+
+def ways_told(ways: Sequence[Way]) -> tuple[str, tuple[Mapping[str, Any], ...]]:
+    """Planned ways in one line, and as changes."""
+    words = "; ".join(f"{told(way.changes)} ({way.promise})" for way in ways)
     line = f"planned, and fits: {words}" if ways else "no single change of settings makes it fit"
     return line, tuple({**way.changes} for way in ways)
 
