@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 import pytest
 
-from kvpipe.commands.replay import plan_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
+from kvpipe.pipeline import plan_of
 from kvpipe.simulation.latencies import percentiles
 from kvpipe.simulation.play import read_trace, replay
 from kvpipe.simulation.result import ReplayResult

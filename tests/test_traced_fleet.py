@@ -10,9 +10,9 @@ import pytest
 
 from kvpipe.answers.speed import speed_of
 from kvpipe.answers.traced_fleet import MOST_FLEETS, TracedAnswer, TracedLoad, Waits, serve_trace
-from kvpipe.commands.replay import plan_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
+from kvpipe.pipeline import plan_of
 from kvpipe.report.pareto import Point, front
 from kvpipe.simulation.play import read_trace, replay
 from kvpipe.simulation.result import ReplayResult

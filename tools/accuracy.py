@@ -32,7 +32,8 @@ from throughput_records import records as throughput  # noqa: E402
 
 from kvpipe.engines.defaults import DEFAULTS  # noqa: E402
 from kvpipe.engines.versions import RULES, Row  # noqa: E402
-from kvpipe.stages.profiling.estimates import GIB, Estimate  # noqa: E402
+from kvpipe.stages.profiling.estimates import Estimate  # noqa: E402
+from kvpipe.text.figures import GIB  # noqa: E402
 
 MEANING = {
     "reproduced": "every reading of what the record leaves open gives what was printed",

@@ -16,7 +16,7 @@ from typing import Any
 
 from kvpipe.engines.pasted import Pasted, image_release, read_pasted
 from kvpipe.engines.pasted_weights import weights_of
-from kvpipe.engines.versions import NEWEST, parse_version
+from kvpipe.engines.versions import NEWEST, parse_version, written
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.logs.engine_log import EngineLog
 from kvpipe.logs.lines import encoding_of, no_log, open_log
@@ -164,7 +164,7 @@ def _engine(log: EngineLog | None, text: str) -> dict[str, Any]:
         release = parse_version(f"{version}.0" if version.count(".") == 1 else version)
     except ValueError:
         release = NEWEST
-    return {"name": "vllm", "version": ".".join(map(str, release))}
+    return {"name": "vllm", "version": written(release)}
 
 
 def _profiling(log: EngineLog | None, path: str) -> dict[str, Any]:
