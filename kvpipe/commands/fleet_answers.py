@@ -15,7 +15,7 @@ from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.deployment import Deployment, written
 from kvpipe.report.fleet import document, picture, sections
-from kvpipe.report.identity import identity
+from kvpipe.report.identity import identity, model_words
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.nicknames import option_named
 from kvpipe.request.want import Want
@@ -187,8 +187,7 @@ def _cards(want: Want) -> tuple[list[str], dict[str, float]]:
 
 
 def _model(search: Search) -> str:
-    resolved = search.prepared.resolved
-    return f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
+    return model_words(search.prepared.resolved)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -15,7 +15,7 @@ from kvpipe.page.planner import Planner
 from kvpipe.page.shelf import Shelf
 from kvpipe.page.subject import Subject, words_without
 from kvpipe.pipeline import prepare
-from kvpipe.report.of_run import model_words
+from kvpipe.report.identity import model_words
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.quick import quick_compose
 

@@ -27,8 +27,8 @@ from kvpipe.pipeline import (
     profiling_request,
 )
 from kvpipe.report.accounts import replicas_of, split_bytes, split_running
-from kvpipe.report.of_run import model_words, weights_left_out
-from kvpipe.report.run_input import Headline, ReportInput
+from kvpipe.report.of_run import headline_of, weights_left_out
+from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.request.changed import changed
 from kvpipe.stages.binding.base import VerifyReport
@@ -94,12 +94,7 @@ def planned_report(made: Prepared, profile: MemoryProfile, plan: Plan) -> Report
     """What a run's verdict is made from, for one user; nothing was bound."""
     resolved = made.resolved
     return ReportInput(
-        headline=Headline(
-            model=model_words(resolved),
-            engine=plan.engine,
-            device=resolved.device.name,
-            backend=resolved.backend,
-        ),
+        headline=headline_of(resolved, plan),
         plan=plan,
         profile=profile,
         accounts=split_bytes(plan, profile, resolved.max_num_seqs, replicas_of(resolved)),
