@@ -35,12 +35,7 @@ def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     )
     if not found:
         return [table]
-    best = found[0]
-    lines: list[Line | Command] = [
-        Line(f"  on each of {count(best.replicas, 'replica')}:", "faint"),
-        *([Command(best.replica.command, "  ")] if best.replica.command else []),
-    ]
-    return [table, Section(title="The first of them, to start", verbatim=lines)]
+    return [table, to_start(found[0], found[0].replica.command)]
 
 
 def _row(fleet: Fleet) -> tuple[str, ...]:
@@ -56,6 +51,15 @@ def _row(fleet: Fleet) -> tuple[str, ...]:
         "-" if token is None else f"{1000 * token:,.1f} ms",
         replica.limit,
     )
+
+
+def to_start(first: Counted, command: str) -> Section:
+    """command: of one replica ("": none says it)."""
+    lines: list[Line | Command] = [
+        Line(f"  on each of {count(first.replicas, 'replica')}:", "faint"),
+        *([Command(command, "  ")] if command else []),
+    ]
+    return Section(title="The first of them, to start", verbatim=lines)
 
 
 def refusals(refused: Mapping[str, tuple[str, ...]]) -> list[Line]:
@@ -87,11 +91,12 @@ def document(answer: FleetAnswer, wanted: Wanted) -> dict[str, Any]:
             }
             for fleet in answer.fleets
         ],
-        "refused": [
-            {"reason": reason, "candidates": list(names)}
-            for reason, names in answer.refused.items()
-        ],
+        "refused": refused_document(answer.refused),
     }
+
+
+def refused_document(refused: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    return [{"reason": reason, "candidates": list(names)} for reason, names in refused.items()]
 
 
 def _plain(replica: Replica) -> dict[str, Any]:
@@ -102,11 +107,7 @@ def _plain(replica: Replica) -> dict[str, Any]:
 def picture(answer: FleetAnswer, wanted: Wanted, model: str) -> str | None:
     """None where the time of a token is known of none of them."""
     points = [
-        Point(
-            name=f"{shape_of(fleet.replicas, fleet.replica.shape)} {fleet.replica.shape.device}",
-            cost=fleet.cards if fleet.cost is None else fleet.cost,
-            delay=1000 * fleet.replica.token_bound_s,
-        )
+        point(fleet, fleet.replica.shape, 1000 * fleet.replica.token_bound_s)
         for fleet in answer.fleets
         if fleet.replica.token_bound_s is not None
     ]
@@ -121,10 +122,26 @@ def picture(answer: FleetAnswer, wanted: Wanted, model: str) -> str | None:
     )
 
 
-def cost_axis(fleets: Sequence[Priced]) -> str:
+def point(fleet: Counted, shape: Shape, delay: float) -> Point:
+    """Of the picture. shape: of each replica. delay: milliseconds."""
+    return Point(
+        name=f"{shape_of(fleet.replicas, shape)} {shape.device}",
+        cost=fleet.cards if fleet.cost is None else fleet.cost,
+        delay=delay,
+    )
+
+
+def cost_axis(fleets: Sequence[Counted]) -> str:
+    """What `point` counts."""
     return "cards" if any(fleet.cost is None for fleet in fleets) else "price an hour"
 
 
-class Priced(Protocol):
+class Counted(Protocol):
+    """A fleet, whatever it serves."""
+
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def cards(self) -> int: ...
     @property
     def cost(self) -> float | None: ...
