@@ -106,34 +106,37 @@ def _plain(replica: Replica) -> dict[str, Any]:
 
 def picture(answer: FleetAnswer, wanted: Wanted, model: str) -> str | None:
     """None where the time of a token is known of none of them."""
-    points = [
-        point(fleet, fleet.replica.shape, 1000 * fleet.replica.token_bound_s)
+    timed = [
+        (fleet, fleet.replica.shape, 1000 * fleet.replica.token_bound_s)
         for fleet in answer.fleets
         if fleet.replica.token_bound_s is not None
     ]
-    if not points:
+    if not timed:
         return None
-    return pareto(
-        points,
+    return drawn(
+        timed,
         title=f"{count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at once",
         model=model,
-        cost=cost_axis(answer.fleets),
         delay="milliseconds a token, at best (a bound, with all users)",
     )
 
 
-def point(fleet: Counted, shape: Shape, delay: float) -> Point:
-    """Of the picture. shape: of each replica. delay: milliseconds."""
-    return Point(
-        name=f"{shape_of(fleet.replicas, shape)} {shape.device}",
-        cost=fleet.cards if fleet.cost is None else fleet.cost,
-        delay=delay,
-    )
-
-
-def cost_axis(fleets: Sequence[Counted]) -> str:
-    """What `point` counts."""
-    return "cards" if any(fleet.cost is None for fleet in fleets) else "price an hour"
+def drawn(
+    timed: Sequence[tuple[Counted, Shape, float]], *, title: str, model: str, delay: str
+) -> str:
+    """timed: fleets, the shape of their replicas, milliseconds. All by what they cost, or, where
+    that is not known of each, all by their cards."""
+    priced = all(fleet.cost is not None for fleet, _, _ in timed)
+    points = [
+        Point(
+            name=f"{shape_of(fleet.replicas, shape)} {shape.device}",
+            cost=fleet.cost if priced and fleet.cost is not None else fleet.cards,
+            delay=milliseconds,
+        )
+        for fleet, shape, milliseconds in timed
+    ]
+    cost = "price an hour" if priced else "cards"
+    return pareto(points, title=title, model=model, cost=cost, delay=delay)
 
 
 class Counted(Protocol):

@@ -6,15 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kvpipe.answers.traced_fleet import TracedAnswer, TracedFleet, TracedLoad, Waits, of
-from kvpipe.report.fleet import (
-    cost_axis,
-    point,
-    refusals,
-    refused_document,
-    shape_of,
-    to_start,
-)
-from kvpipe.report.pareto import Point, pareto
+from kvpipe.report.fleet import drawn, refusals, refused_document, shape_of, to_start
 from kvpipe.simulation.latencies import Percentiles
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section
@@ -117,16 +109,14 @@ def _fleet(fleet: TracedFleet) -> dict[str, Any]:
 
 def picture(answer: TracedAnswer, load: TracedLoad, model: str) -> str:
     share = load.waits.percentile
-    return pareto(
-        [_point(fleet, share) for fleet in answer.fleets],
+    return drawn(
+        [(fleet, fleet.server.shape, _first_ms(fleet, share)) for fleet in answer.fleets],
         title=_load(load),
         model=model,
-        cost=cost_axis(answer.fleets),
         delay=f"milliseconds to the first token ({share}% of the requests)",
     )
 
 
-def _point(fleet: TracedFleet, share: int) -> Point:
+def _first_ms(fleet: TracedFleet, share: int) -> float:
     first = fleet.result.first_token
-    delay = 0.0 if first is None else 1000 * of(first, share)
-    return point(fleet, fleet.server.shape, delay)
+    return 0.0 if first is None else 1000 * of(first, share)
