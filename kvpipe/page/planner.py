@@ -112,8 +112,7 @@ def _drawn(plan: Plan) -> int:
 def _request_bytes(plan: Plan, rank: int) -> int:
     if plan.capacity is None:
         return 0
-    steady = sum(demand.steady_blocks for demand in plan.capacity.demands)
-    return steady * plan.ranks[rank].config.bytes_per_block
+    return plan.capacity.steady_blocks * plan.ranks[rank].config.bytes_per_block
 
 
 def _of_engine(made: Prepared) -> Position:

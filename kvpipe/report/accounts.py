@@ -120,8 +120,7 @@ def split_running(
     outside = _outside_pool(of_rank, memory)
     pool = _pool(plan, of_rank.config, requests, False, replicas or {})
     if plan.capacity is not None:
-        steady = sum(demand.steady_blocks for demand in plan.capacity.demands)
-        first = plan.capacity.blocks_of(requests) - requests * steady
+        first = plan.capacity.blocks_of(requests) - requests * plan.capacity.steady_blocks
         prompt = first * of_rank.config.bytes_per_block
         pool["prefill_in_flight"] = pool.get("prefill_in_flight", 0) + prompt
         pool["free_blocks"] -= prompt
