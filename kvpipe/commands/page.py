@@ -48,13 +48,14 @@ class Page(Command):
         users = requests_asked(prepared.config.want)
         document = self._document(prepared, users)
         html = page_html(document)
-        if len(html.encode()) > LARGEST_BYTES:
+        num_bytes = len(html.encode())
+        if num_bytes > LARGEST_BYTES:
             expected = f"stops that make a page of at most {LARGEST_BYTES:,} bytes"
-            raise ConfigError(Problem("command.lengths", expected, f"{len(html.encode()):,}"))
+            raise ConfigError(Problem("command.lengths", expected, f"{num_bytes:,}"))
         return Answer(
             status="fits",
             exit_code=0,
-            lines=partial(lay_out, [_section(document, len(html.encode()))]),
+            lines=partial(lay_out, [_section(document, num_bytes)]),
             document=document,
             pictures={"page.html": html},
             fields={"plans": _plans(document)},

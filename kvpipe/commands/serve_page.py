@@ -17,7 +17,7 @@ from pydantic import Field
 
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.page.live import Choice, Live, names_of
+from kvpipe.page.live import Choice, Live, presets
 from kvpipe.page.shelf import Shelf
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
@@ -64,9 +64,9 @@ def live_of(prepared: Prepared, shelf: Shelf) -> Live:
     said = {word.partition("=")[0]: word.partition("=")[2] for word in prepared.words}
     device = said.get("device", USUAL_DEVICE)
     model = said.get("model", "llama")
-    ours = ("command", "command.", "report", "want.", "hydra.")
+    ours = ("command", "report", "want.", "hydra.")
     words = [word for word in prepared.words if not word.startswith(ours)]
-    known = names_of("model")
+    known = presets()
     live = Live(
         words=words,
         shelf=shelf,
