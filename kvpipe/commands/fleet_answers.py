@@ -13,7 +13,6 @@ from kvpipe.answers.serve_line import image_of
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
-from kvpipe.report.deployment import Deployment, written
 from kvpipe.report.fleet import document, picture, sections
 from kvpipe.report.identity import identity, model_words
 from kvpipe.request.confdir import NO_CARDS, shipped_cards
@@ -107,6 +106,8 @@ def _files(search: Search, drawn: str | None, best: tuple[Started, int] | None) 
     kind = search.want.write
     if kind is None or best is None or not best[0].command:
         return files
+    from kvpipe.report.deployment import Deployment, written  # with yaml
+
     server, replicas = best
     wanted = Deployment(
         name=_label(search.prepared.resolved.model.name),
