@@ -23,7 +23,7 @@ from kvpipe.logs.lines import encoding_of, no_log, open_log
 from kvpipe.logs.reading import NO_FIGURES, read_file
 from kvpipe.models.config_file import has_config
 from kvpipe.pipeline import Prepared, prepare
-from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.request.confdir import shipped_cards, shipped_option
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, option_named
 from kvpipe.text.quantities import parse_size
 
@@ -253,6 +253,5 @@ def device_of(total_bytes: int) -> str | None:
 
 @cache
 def _devices() -> Mapping[str, int]:
-    names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
-    options = {name: shipped_option("device", name) for name in sorted(names)}
+    options = {name: shipped_option("device", name) for name in shipped_cards()}
     return {name: int(parse_size(option["memory_bytes"])) for name, option in options.items()}

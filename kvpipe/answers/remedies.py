@@ -217,7 +217,7 @@ def _bytes(prepared: Prepared, promise: Promise) -> Advice | None:
     if rich.capacity is None:
         return None
     width = max(rank.config.bytes_per_block for rank in rich.ranks)
-    peak = sum(demand.peak_blocks for demand in rich.capacity.demands)
+    peak = rich.capacity.peak_blocks
     for blocks in (peak + 1, ceil(1.02 * peak) + 2):  # the null block; what old releases keep back
         if found := advice(
             prepared, {key: blocks * width}, "one request of the full length", promise

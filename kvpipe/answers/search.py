@@ -18,7 +18,7 @@ from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, plan_of, plan_with, prepare
 from kvpipe.request.changed import changed, estimated
-from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.request.confdir import shipped_cards, shipped_option
 from kvpipe.request.schema import check_section
 from kvpipe.request.want import Want
 from kvpipe.specs.edges import largest, smallest
@@ -275,6 +275,5 @@ def _devices() -> list[tuple[str, dict[str, Any]]]:
     """Shipped accelerators, the one with the least memory first."""
     from kvpipe.text.quantities import parse_size
 
-    names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
-    options = {name: shipped_option("device", name) for name in sorted(names)}
+    options = {name: shipped_option("device", name) for name in shipped_cards()}
     return sorted(options.items(), key=lambda item: int(parse_size(item[1]["memory_bytes"])))
