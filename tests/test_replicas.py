@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -13,10 +13,12 @@ from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
 from kvpipe.simulation.latencies import percentiles
 from kvpipe.simulation.play import read_trace, replay
+from kvpipe.simulation.replicas import played as played_each
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.routing import MOST_BEYOND, MOST_TIMES, ROUTINGS, by_prefix, round_robin
 from kvpipe.simulation.traces.base import TraceRequest
 
+SHARED = ("requests", "busy_s", "max_running", "peak_in_use", "hit_rate")  # told of each replica
 WORDS = ("model=llama", "device=l4", "backend=meta", "cache.kv_cache_memory_bytes=1GiB")
 
 
@@ -93,11 +95,34 @@ def test_what_is_told_of_all_is_the_sum_of_each_alone(trace: str, routing: str) 
     together, alone = played(3, routing, *asked)
     for name, value in asdict(together.counts).items():
         assert value == sum(getattr(each.counts, name) for each in alone), name
-    assert [share.busy_s for share in together.replicas] == [each.busy_s for each in alone]
+    for name in SHARED:
+        assert [getattr(share, name) for share in together.replicas] == [
+            getattr(each, name) for each in alone
+        ], name
+    assert [each.counts.preemptions for each in alone] == [s.preemptions for s in together.replicas]
+    assert together.requests == sum(each.requests for each in alone)
+    assert together.peak_in_use == alone[together.busiest].peak_in_use
     assert together.peak_in_use == max(each.peak_in_use for each in alone)
     assert together.simulated_s == max(each.simulated_s for each in alone)
-    waits = [value for each in alone for value in each.latencies.first_token]
-    assert together.first_token == percentiles(waits)
+    assert together.arrivals_s == max(each.arrivals_s for each in alone)
+    for name in ("wait", "first_token", "each_token"):
+        waits = [value for each in alone for value in getattr(each.latencies, name)]
+        assert getattr(together, name) == percentiles(waits), name
+
+
+@pytest.mark.parametrize(("longest", "told"), [(0.0, 3.0), (200.0, None)])
+def test_replicas_are_overloaded_as_a_whole(longest: float, told: float | None) -> None:
+    """Work of 300 seconds for arrivals of 100, where one request alone may have taken the rest."""
+    one, _ = played(1, "round_robin", "trace=azure_code_sample", "trace.max_requests=3")
+    times = (100.0, 90.0, longest), (10.0, 300.0, 0.0)
+    results = [
+        replace(one, arrivals_s=arrivals, simulated_s=served, peak_in_use=number,
+                latencies=replace(one.latencies, longest_service=service))
+        for number, (arrivals, served, service) in enumerate(times)
+    ]  # fmt: skip
+    request, left = sample("trace=azure_code_sample")[:1], iter(results)
+    together = played_each([request, request], lambda _: next(left))
+    assert together.overload == told and together.busiest == 1
 
 
 def conversations(number: int, turns: int) -> list[TraceRequest]:
