@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from xml.etree import ElementTree
 
 import pytest
 
+from kvpipe.answers import traced_fleet
 from kvpipe.answers.speed import speed_of
 from kvpipe.answers.traced_fleet import MOST_FLEETS, TracedAnswer, TracedLoad, Waits, serve_trace
 from kvpipe.commands.replay import plan_of
@@ -78,6 +80,26 @@ def test_each_fleet_serves_the_load_and_one_replica_less_does_not(priced: bool) 
             assert fleet.one_less and not serves(replayed(fleet, fleet.replicas - 1))
 
 
+@pytest.mark.parametrize("need", [1, 2, 3, 5, 6, 7])
+def test_the_least_number_of_replicas_is_found_whatever_it_is(need: int, monkeypatch) -> None:
+    """Of a load that so many keep up with, and no fewer."""
+    prepared = prepared_request([*MODEL, *TRACE]).prepared
+    trace = read_trace(prepared.config.trace)
+    requests = trace.requests()[:20]
+    one = replay(requests[:1], plan_of(prepared), trace.options)
+
+    def played(_requests, _plan, options, **_more) -> ReplayResult:
+        return replace(one, overload=None if options.replicas >= need else 2.0)
+
+    monkeypatch.setattr(traced_fleet, "replay", played)
+    load = TracedLoad(
+        requests=requests, options=trace.options, length=LENGTH, waits=Waits(percentile=90)
+    )
+    found = serve_trace(prepared, load, ["l40s"], {}).fleets
+    lacks = "overloaded" if need > 1 else ""
+    assert found and {(fleet.replicas, fleet.one_less) for fleet in found} == {(need, lacks)}
+
+
 @pytest.mark.full
 def test_no_candidate_that_was_left_out_is_cheaper_than_the_last_that_is_told() -> None:
     """Every shape with as many replicas as cost less: none of them serves."""
@@ -93,7 +115,8 @@ def test_no_candidate_that_was_left_out_is_cheaper_than_the_last_that_is_told() 
 
 def test_of_the_front_nothing_else_is_both_cheaper_and_quicker() -> None:
     points = [
-        Point(name=f"{x}", cost=x, delay=y) for x, y in ((1, 9), (2, 9), (2, 5), (3, 6), (4, 1))
+        Point(name=f"{x}", cost=x, delay=y)
+        for x, y in ((1, 9), (2, 9), (2, 5), (3, 6), (4, 1), (5, 1))
     ]
     assert [(p.cost, p.delay) for p in front(points)] == [(1, 9), (2, 5), (4, 1)]
 
