@@ -116,13 +116,14 @@ def test_replicas_are_overloaded_as_a_whole(longest: float, told: float | None) 
     one, _ = played(1, "round_robin", "trace=azure_code_sample", "trace.max_requests=3")
     times = (100.0, 90.0, longest), (10.0, 300.0, 0.0)
     results = [
-        replace(one, arrivals_s=arrivals, simulated_s=served, peak_in_use=number,
+        replace(one, arrivals_s=arrivals, simulated_s=served, peak_in_use=-number,
                 latencies=replace(one.latencies, longest_service=service))
         for number, (arrivals, served, service) in enumerate(times)
     ]  # fmt: skip
     request, left = sample("trace=azure_code_sample")[:1], iter(results)
     together = played_each([request, request], lambda _: next(left))
-    assert together.overload == told and together.busiest == 1
+    assert together.overload == told and together.busiest == 0
+    assert (together.arrivals_s, together.simulated_s) == (100.0, 300.0)
 
 
 def conversations(number: int, turns: int) -> list[TraceRequest]:

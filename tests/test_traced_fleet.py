@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -16,6 +18,7 @@ from kvpipe.commands.replay import plan_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
 from kvpipe.report.pareto import Point, front
+from kvpipe.simulation.latencies import Percentiles
 from kvpipe.simulation.play import read_trace, replay
 from kvpipe.simulation.result import ReplayResult
 
@@ -80,24 +83,61 @@ def test_each_fleet_serves_the_load_and_one_replica_less_does_not(priced: bool) 
             assert fleet.one_less and not serves(replayed(fleet, fleet.replicas - 1))
 
 
-@pytest.mark.parametrize("need", [1, 2, 3, 5, 6, 7])
-def test_the_least_number_of_replicas_is_found_whatever_it_is(need: int, monkeypatch) -> None:
-    """Of a load that so many keep up with, and no fewer."""
+def found(monkeypatch, waits: Waits, of_replicas: Callable[[int], dict[str, Any]]) -> TracedAnswer:
+    """The fleets of a load whose replay, with so many replicas, differs from a real one in that."""
     prepared = prepared_request([*MODEL, *TRACE]).prepared
     trace = read_trace(prepared.config.trace)
     requests = trace.requests()[:20]
     one = replay(requests[:1], plan_of(prepared), trace.options)
 
     def played(_requests, _plan, options, **_more) -> ReplayResult:
-        return replace(one, overload=None if options.replicas >= need else 2.0)
+        return replace(one, **of_replicas(options.replicas))
 
     monkeypatch.setattr(traced_fleet, "replay", played)
-    load = TracedLoad(
-        requests=requests, options=trace.options, length=LENGTH, waits=Waits(percentile=90)
+    load = TracedLoad(requests=requests, options=trace.options, length=LENGTH, waits=waits)
+    return serve_trace(prepared, load, ["l40s"], {})
+
+
+@pytest.mark.parametrize("need", [1, 2, 3, 5, 6, 7])
+def test_the_least_number_of_replicas_is_found_whatever_it_is(need: int, monkeypatch) -> None:
+    kept_up = {True: None, False: 2.0}
+    told = found(
+        monkeypatch, Waits(percentile=90), lambda replicas: {"overload": kept_up[replicas >= need]}
     )
-    found = serve_trace(prepared, load, ["l40s"], {}).fleets
     lacks = "overloaded" if need > 1 else ""
-    assert found and {(fleet.replicas, fleet.one_less) for fleet in found} == {(need, lacks)}
+    assert {(each.replicas, each.one_less) for each in told.fleets} == {(need, lacks)}
+
+
+@pytest.mark.parametrize(("percentile", "need"), [(50, 2), (90, 3), (99, 5)])
+@pytest.mark.parametrize(
+    ("name", "bound", "lacks"),
+    [
+        ("wait", "wait_s", "wait too late"),
+        ("first_token", "first_token_s", "first token too late"),
+        ("each_token", "token_s", "a token too late"),
+    ],
+)
+def test_each_wait_is_held_at_the_percentile_that_is_asked(
+    name: str, bound: str, lacks: str, percentile: int, need: int, monkeypatch
+) -> None:
+    told = found(
+        monkeypatch,
+        Waits(**{"percentile": percentile, bound: 1.0}),
+        lambda n: {name: Percentiles(count=20, p50=2 / n, p90=3 / n, p99=5 / n)},
+    )
+    assert {(each.replicas, each.one_less) for each in told.fleets} == {(need, lacks)}
+
+
+@pytest.mark.parametrize(
+    ("bound", "why"),
+    [
+        ("token_s", "want.token_ms: no token within 0.01 ms, even alone (bound)"),
+        ("first_token_s", "want.first_token_ms: none within 0.01 ms, even alone (bound)"),
+    ],
+)
+def test_a_server_that_is_too_slow_when_it_is_empty_is_not_replayed(bound, why, monkeypatch):
+    told = found(monkeypatch, Waits(**{"percentile": 90, bound: 1e-5}), lambda replicas: {})
+    assert why in told.refused and (told.fleets, told.replays) == ((), 0)
 
 
 @pytest.mark.full
