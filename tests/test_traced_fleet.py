@@ -27,6 +27,7 @@ TRACE = ("trace=synthetic", "trace.requests_per_second=12", "trace.max_requests=
 LENGTH = 4096
 DEVICES = ("l4", "l40s")
 PRICES = {"l4": 0.5, "l40s": 2.0}
+ANY = Waits(percentile=90)
 WAITS = Waits(percentile=90, first_token_s=3.0, token_s=0.2)
 
 
@@ -83,15 +84,15 @@ def test_each_fleet_serves_the_load_and_one_replica_less_does_not(priced: bool) 
             assert fleet.one_less and not serves(replayed(fleet, fleet.replicas - 1))
 
 
-def found(monkeypatch, waits: Waits, of_replicas: Callable[[int], dict[str, Any]]) -> TracedAnswer:
-    """The fleets of a load whose replay, with so many replicas, differs from a real one in that."""
+def found(monkeypatch, waits: Waits, so: Callable[[int, int], dict[str, Any]]) -> TracedAnswer:
+    """The fleets of a load whose replay differs from a real one so: (replicas, cards of each)."""
     prepared = prepared_request([*MODEL, *TRACE]).prepared
     trace = read_trace(prepared.config.trace)
     requests = trace.requests()[:20]
     one = replay(requests[:1], plan_of(prepared), trace.options)
 
-    def played(_requests, _plan, options, **_more) -> ReplayResult:
-        return replace(one, **of_replicas(options.replicas))
+    def played(_requests, plan, options, **_more) -> ReplayResult:
+        return replace(one, **so(options.replicas, len(plan.ranks)))
 
     monkeypatch.setattr(traced_fleet, "replay", played)
     load = TracedLoad(requests=requests, options=trace.options, length=LENGTH, waits=waits)
@@ -100,12 +101,18 @@ def found(monkeypatch, waits: Waits, of_replicas: Callable[[int], dict[str, Any]
 
 @pytest.mark.parametrize("need", [1, 2, 3, 5, 6, 7])
 def test_the_least_number_of_replicas_is_found_whatever_it_is(need: int, monkeypatch) -> None:
-    kept_up = {True: None, False: 2.0}
-    told = found(
-        monkeypatch, Waits(percentile=90), lambda replicas: {"overload": kept_up[replicas >= need]}
-    )
+    told = found(monkeypatch, ANY, lambda n, _: {"overload": None if n >= need else 2.0})
     lacks = "overloaded" if need > 1 else ""
     assert {(each.replicas, each.one_less) for each in told.fleets} == {(need, lacks)}
+
+
+def test_two_large_servers_are_found_beside_sixteen_small_ones(monkeypatch) -> None:
+    def overload(replicas: int, cards: int) -> dict[str, Any]:
+        return {"overload": None if replicas >= (2 if cards == 8 else 16) else 2.0}
+
+    told = found(monkeypatch, ANY, overload)
+    assert len(told.fleets) == MOST_FLEETS
+    assert (8, 2) in {(each.server.shape.cards, each.replicas) for each in told.fleets}
 
 
 @pytest.mark.parametrize(("percentile", "need"), [(50, 2), (90, 3), (99, 5)])
@@ -123,7 +130,7 @@ def test_each_wait_is_held_at_the_percentile_that_is_asked(
     told = found(
         monkeypatch,
         Waits(**{"percentile": percentile, bound: 1.0}),
-        lambda n: {name: Percentiles(count=20, p50=2 / n, p90=3 / n, p99=5 / n)},
+        lambda n, _: {name: Percentiles(count=20, p50=2 / n, p90=3 / n, p99=5 / n)},
     )
     assert {(each.replicas, each.one_less) for each in told.fleets} == {(need, lacks)}
 
@@ -136,7 +143,7 @@ def test_each_wait_is_held_at_the_percentile_that_is_asked(
     ],
 )
 def test_a_server_that_is_too_slow_when_it_is_empty_is_not_replayed(bound, why, monkeypatch):
-    told = found(monkeypatch, Waits(**{"percentile": 90, bound: 1e-5}), lambda replicas: {})
+    told = found(monkeypatch, Waits(**{"percentile": 90, bound: 1e-5}), lambda *_: {})
     assert why in told.refused and (told.fleets, told.replays) == ((), 0)
 
 
