@@ -70,6 +70,19 @@ def test_a_prompt_goes_where_its_beginning_went() -> None:
     assert [len(part) for part in round_robin(requests, 2)] == [3, 2]
 
 
+def test_of_two_servers_that_know_a_beginning_the_one_that_knows_more_of_it_is_sent_it() -> None:
+    """The first is full when the second turn comes, and has less to do when the third does."""
+    turns = [((1,), 100_000), ((1, 2), 1), ((9,), 150_000), ((1, 2, 3), 1)]
+    requests = [
+        TraceRequest(
+            arrival_s=n, prompt_tokens=size, output_tokens=1, prefix_ids=ids, prefix_block=512
+        )
+        for n, (ids, size) in enumerate(turns)
+    ]
+    parts = by_prefix(requests, 2)
+    assert [request.prefix_ids for request in parts[1]] == [(1, 2), (9,), (1, 2, 3)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_server_is_sent_far_more_than_another(seed: int) -> None:
     """Even where all prompts begin alike, which following prefixes alone sends to one."""
