@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kvpipe.answers import traced_fleet
+from kvpipe.answers.fleet_candidates import Shape, shapes
 from kvpipe.answers.speed import speed_of
 from kvpipe.answers.traced_fleet import MOST_FLEETS, TracedAnswer, TracedLoad, Waits, serve_trace
 from kvpipe.commands.replay import plan_of
@@ -25,6 +27,7 @@ from kvpipe.simulation.result import ReplayResult
 MODEL = ("model=llama", "engine=vllm", "backend=meta")
 TRACE = ("trace=synthetic", "trace.requests_per_second=12", "trace.max_requests=60")
 LENGTH = 4096
+REQUESTS = 20  # no fleet has more replicas than requests
 DEVICES = ("l4", "l40s")
 PRICES = {"l4": 0.5, "l40s": 2.0}
 ANY = Waits(percentile=90)
@@ -39,9 +42,8 @@ def answer(priced: bool) -> TracedAnswer:
     return serve_trace(prepared, load, DEVICES, PRICES if priced else {})
 
 
-def replayed(fleet, replicas: int) -> ReplayResult:
+def replayed(shape: Shape, replicas: int) -> ReplayResult:
     """As `kvpipe replay` would, on a server composed anew."""
-    shape = fleet.server.shape
     prepared = prepared_request(
         [
             *MODEL,
@@ -78,17 +80,18 @@ def test_each_fleet_serves_the_load_and_one_replica_less_does_not(priced: bool) 
     assert 1 < len(found) <= MOST_FLEETS
     assert not priced or any(fleet.replicas > 1 for fleet in found)  # else nothing is shown
     for fleet in found:
-        result = replayed(fleet, fleet.replicas)
+        result = replayed(fleet.server.shape, fleet.replicas)
         assert serves(result) and result.to_json() == fleet.result.to_json()
         if fleet.replicas > 1:
-            assert fleet.one_less and not serves(replayed(fleet, fleet.replicas - 1))
+            less = replayed(fleet.server.shape, fleet.replicas - 1)
+            assert fleet.one_less and not serves(less)
 
 
 def found(monkeypatch, waits: Waits, so: Callable[[int, int], dict[str, Any]]) -> TracedAnswer:
     """The fleets of a load whose replay differs from a real one so: (replicas, cards of each)."""
     prepared = prepared_request([*MODEL, *TRACE]).prepared
     trace = read_trace(prepared.config.trace)
-    requests = trace.requests()[:20]
+    requests = trace.requests()[:REQUESTS]
     one = replay(requests[:1], plan_of(prepared), trace.options)
 
     def played(_requests, plan, options, **_more) -> ReplayResult:
@@ -106,13 +109,17 @@ def test_the_least_number_of_replicas_is_found_whatever_it_is(need: int, monkeyp
     assert {(each.replicas, each.one_less) for each in told.fleets} == {(need, lacks)}
 
 
-def test_two_large_servers_are_found_beside_sixteen_small_ones(monkeypatch) -> None:
-    def overload(replicas: int, cards: int) -> dict[str, Any]:
-        return {"overload": None if replicas >= (2 if cards == 8 else 16) else 2.0}
-
-    told = found(monkeypatch, ANY, overload)
-    assert len(told.fleets) == MOST_FLEETS
-    assert (8, 2) in {(each.server.shape.cards, each.replicas) for each in told.fleets}
+@pytest.mark.parametrize("seed", range(8))
+def test_no_fleet_that_was_left_out_takes_fewer_cards_than_the_last_that_is_told(
+    seed: int, monkeypatch
+) -> None:
+    """Servers of so many cards, of which a load needs any number: each tried, one by one."""
+    rng = random.Random(seed)
+    need = {cards: rng.randint(1, 40 // cards + 2) for cards in (1, 2, 4, 8, 16)}
+    told = found(monkeypatch, ANY, lambda n, cards: {"overload": [2.0, None][n >= need[cards]]})
+    sizes = [shape.cards for shape in shapes(["l40s"])]
+    every = sorted(cards * need[cards] for cards in sizes if need[cards] <= REQUESTS)
+    assert [each.cards for each in told.fleets] == every[:MOST_FLEETS]
 
 
 @pytest.mark.parametrize(("percentile", "need"), [(50, 2), (90, 3), (99, 5)])
@@ -148,8 +155,7 @@ def test_a_server_that_is_too_slow_when_it_is_empty_is_not_replayed(bound, why, 
 
 
 @pytest.mark.full
-def test_no_candidate_that_was_left_out_is_cheaper_than_the_last_that_is_told() -> None:
-    """Every shape with as many replicas as cost less: none of them serves."""
+def test_the_cheapest_is_told_first_and_every_other_candidate_is_refused_by_name() -> None:
     told = answer(True)
     last = told.fleets[-1].cost
     assert last is not None and len(told.fleets) == MOST_FLEETS
