@@ -136,6 +136,7 @@ def test_a_fleet_is_written_as_a_file_that_starts_it(kind, tmp_path, monkeypatch
         services = yaml.safe_load((tmp_path / "out/compose.yaml").read_text())["services"]
         assert len(services) == best["replicas"]
         assert all(service["entrypoint"] == line for service in services.values())
+        assert len({service["ports"][0] for service in services.values()}) == best["replicas"]
         cards = [
             card
             for service in services.values()

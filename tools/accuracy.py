@@ -195,7 +195,7 @@ def _is_in(printed: float, estimate: Estimate) -> bool:
     return estimate.low - GIB / 200 <= printed * GIB <= estimate.high + GIB / 200
 
 
-# --- versions ---
+# --- speed ---
 def _throughput() -> Iterator[str]:
     """Tokens a second that were published, over what a step can do at best."""
     known = list(throughput())
@@ -220,6 +220,7 @@ def _throughput() -> Iterator[str]:
     yield ""
 
 
+# --- versions ---
 def _versions() -> Iterator[str]:
     yield "## What changed when"
     yield ""
