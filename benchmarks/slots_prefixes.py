@@ -17,15 +17,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from layer_sets import LayerSet, layer_sets
+from layer_sets import layer_sets
+from slots_replay import planned
 
-from kvpipe.cache.plan import Plan
 from kvpipe.request.confdir import shipped_option
 from kvpipe.simulation.play import read_trace, replay
 from kvpipe.simulation.traces.base import TraceRequest
 from kvpipe.specs.base import RequestLimits
-from kvpipe.stages.grouping.base import GroupingRequest
-from kvpipe.stages.grouping.hybrid import make_plan
 from kvpipe.stages.grouping.planning import KVPIPE, VLLM_0_33
 from kvpipe.stages.grouping.slots.options import SlotOptions
 
@@ -40,7 +38,8 @@ MODELS = (
     "gemma-2-27b + gemma-2-2b",
 )
 GRAINS = (1, 16, 32, 48, 64, 80, 96, 112, 128, 160, 256, 400, 512)
-LENGTH, BATCH, TYPICAL, ROOM = 32768, 2048, 16384, 24
+LENGTH, TYPICAL, ROOM = 32768, 16384, 24
+LIMITS = RequestLimits(max_model_len=LENGTH, max_num_batched_tokens=2048)
 
 
 def shared_tokens(requests: Sequence[TraceRequest]) -> list[int]:
@@ -69,29 +68,17 @@ def without_limit(requests: Sequence[TraceRequest]) -> None:
         print(f"| {grain} | {hit:.4f} | {exact - hit:.4f} | {anywhere:.4f} |")
 
 
-def planned(layer_set: LayerSet, rules, memory: int, grain: int) -> Plan:  # type: ignore[no-untyped-def]
-    return make_plan(
-        GroupingRequest(
-            ranks=(layer_set.layers,),
-            limits=RequestLimits(max_model_len=LENGTH, max_num_batched_tokens=BATCH),
-            memory=(memory,),
-            rules=rules,
-            slots=SlotOptions(max_prefix_grain=grain),
-            block_quantum=layer_set.block_quantum,
-        )
-    )
-
-
 def in_a_pool(requests: Sequence[TraceRequest], options) -> None:  # type: ignore[no-untyped-def]
     print("\n| layers | plan | tables | grain | hit | seconds |\n|---|---|---|---|---|---|")
     for name in MODELS:
         layer_set = layer_sets()[name]
-        base = planned(layer_set, VLLM_0_33, 2**44, 128)
+        base = planned(layer_set, VLLM_0_33, LIMITS, 2**44)
         steady = sum(g.spec.steady_blocks(TYPICAL, base.limits) for g in base.groups)
         memory = ROOM * steady * base.ranks[0].config.bytes_per_block
         shown = set[tuple[object, ...]]()
         for rules, grain in ((VLLM_0_33, 128), (KVPIPE, 16), (KVPIPE, 128), (KVPIPE, 512)):
-            plan = planned(layer_set, rules, memory, grain)
+            slots = SlotOptions(max_prefix_grain=grain)
+            plan = planned(layer_set, rules, LIMITS, memory, slots=slots)
             key = plan.engine, *((g.spec, len(g.layer_names)) for g in plan.groups)
             if key in shown:
                 continue

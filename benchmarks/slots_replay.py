@@ -12,6 +12,7 @@ only what fits differs.
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -78,8 +79,6 @@ class Book:
         self.begun.append(self.serving.counts.finished + len(running))
 
     def at(self, time_s: float) -> int:
-        from bisect import bisect_right
-
         return self.begun[max(0, bisect_right(self.times, time_s) - 1)]
 
 
@@ -123,7 +122,9 @@ def ideal(layer_set: LayerSet, limits: RequestLimits, memory: int) -> Arena:
     return Arena(limits=limits, capacity=memory, widths=Counter(widths))
 
 
-def planned(layer_set: LayerSet, rules, limits: RequestLimits, memory: int) -> Plan:  # type: ignore[no-untyped-def]
+def planned(  # type: ignore[no-untyped-def]
+    layer_set: LayerSet, rules, limits: RequestLimits, memory: int, **options
+) -> Plan:
     return make_plan(
         GroupingRequest(
             ranks=(layer_set.layers,),
@@ -131,13 +132,13 @@ def planned(layer_set: LayerSet, rules, limits: RequestLimits, memory: int) -> P
             memory=(memory,),
             rules=rules,
             block_quantum=layer_set.block_quantum,
-            shares_prefixes=False,
+            **options,
         )
     )
 
 
 def pool_bytes(layer_set: LayerSet, limits: RequestLimits, typical: int) -> int:
-    plan = planned(layer_set, VLLM_0_33, limits, 2**44)
+    plan = planned(layer_set, VLLM_0_33, limits, 2**44, shares_prefixes=False)
     assert plan.capacity is not None
     width = plan.ranks[0].config.bytes_per_block
     steady = sum(g.spec.steady_blocks(typical, plan.limits) for g in plan.groups)
@@ -175,7 +176,10 @@ def main(trace: str, path: str, number: str, size: str) -> None:
     for name in MODELS:
         layer_set = layer_sets()[name]
         memory = pool_bytes(layer_set, limits, typical)
-        plans = [planned(layer_set, rules, limits, memory) for rules in (VLLM_0_33, KVPIPE)]
+        plans = [
+            planned(layer_set, rules, limits, memory, shares_prefixes=False)
+            for rules in (VLLM_0_33, KVPIPE)
+        ]
         runs = [
             (
                 *(in_blocks(plan, source.options, part) for plan in plans),

@@ -91,10 +91,7 @@ def execute(prepared: Prepared) -> Result:
     plugins = config.plugins
     backend = make_backend(config, resolved.backend)
     with _timed(timings, "profiling"):
-        profile = on_every_rank(
-            lambda: profile_ranks(prepared, backend),
-            resolved.parallel,
-        )
+        profile = on_every_rank(lambda: profile_ranks(prepared, backend), resolved.parallel)
     with _timed(timings, "grouping"):
         try:
             plan = plan_with(prepared, profile.available_kv_bytes)
@@ -123,13 +120,13 @@ def execute(prepared: Prepared) -> Result:
     )
 
 
-def profile_ranks(prepared: Prepared, backend: Backend) -> MemoryProfile:
-    """Stage 2 alone."""
+def profile_ranks(prepared: Prepared, backend: Backend | None = None) -> MemoryProfile:
+    """Stage 2 alone. backend: where it was made already."""
     config = prepared.config
     return profile_every_rank(
         config.plugins["profiling"].make(Profiling),
         profiling_request(prepared),
-        backend,
+        backend or make_backend(config, prepared.resolved.backend),
         sizes=config.parallel.rank_memory_bytes,
         may_exceed_device=config.cache.may_exceed_device,
     )
@@ -150,6 +147,11 @@ def plan_with(
     limits = request.limits.with_length(held.longest_request)
     runs = grouping.run(replace(request, limits=limits, fit=False))
     return replace(runs, requested_len=plan.requested_len)
+
+
+def plan_of(prepared: Prepared) -> Plan:
+    """Stages 2 and 3, those before memory is owned: what the request's memory becomes."""
+    return plan_with(prepared, profile_ranks(prepared).available_kv_bytes, compared=())
 
 
 def make_backend(config: RunConfig, name: str) -> Backend:

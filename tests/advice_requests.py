@@ -8,7 +8,7 @@ from typing import Any
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Prepared, Result, execute
-from kvpipe.stages.profiling.estimates import GIB
+from kvpipe.text.figures import GIB
 
 MODELS = (
     "llama", "llama3_70b", "gemma3_27b", "gpt_oss_20b", "mistral_7b", "qwen3_next", "nemotron_h",

@@ -14,7 +14,8 @@ from engine_records import Reading, geometry, given, readings
 
 from kvpipe.answers.log_comparison import SEVERAL_RANKS, PrintedCapacity, Reproduction, reproduce
 from kvpipe.errors import ConfigError
-from kvpipe.logs.figures import GIB, Figure
+from kvpipe.logs.figures import Figure
+from kvpipe.text.figures import GIB
 
 CHECKS = ("memory vs tokens", "swap blocks", "ratio only", "padding percentages only")
 OF_THE_ENGINE = "vllm"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -14,16 +15,11 @@ from typing import Any
 from kvpipe.models.base import CacheGeometry, ModelGeometry
 from kvpipe.stages.validation.layers import as_released
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tools.live.compare import KINDS  # noqa: E402
+
 FILE = Path(__file__).parent / "facts" / "vllm_classes.json.gz"
-KINDS = {
-    "FullAttentionSpec": "full",
-    "SlidingWindowSpec": "sliding",
-    "ChunkedLocalAttentionSpec": "chunked",
-    "MLAAttentionSpec": "mla",
-    "SlidingWindowMLASpec": "sliding_mla",
-    "MambaSpec": "mamba",
-    "CrossAttentionSpec": "cross",
-}
 # Under these names a class keeps the part that generates; what else it has are towers.
 TEXT = ("model.", "lm_head", "llm.", "language_model.", "output.")
 CHATGLM = ("transformer.embedding", "transformer.encoder", "transformer.output_layer")

@@ -17,7 +17,7 @@ from typing import Any
 
 from kvpipe.engines.defaults import defaults_of
 from kvpipe.engines.versions import DISTINCT, parse_version
-from kvpipe.logs.figures import GIB
+from kvpipe.text.figures import GIB
 
 CASES = Path(__file__).parent / "cases" / "engine_logs.json.gz"
 

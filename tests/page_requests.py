@@ -125,6 +125,22 @@ def told(line: str) -> Told:
     return Told(status=verdict.status, says=verdict.short, causes=causes, card_bytes=total)
 
 
+def rows_of(document: Mapping[str, Any], asked: Sequence[Place]) -> list[list[Any]]:
+    """Subject, stops, users and length of each place, as its own script is asked."""
+    axes = [subject["axes"] for subject in document["subjects"]]
+    return [[p.subject, p.stops, p.users, axes[p.subject][-1]["stops"][p.stops[-1]]] for p in asked]
+
+
+def check_script(document: Mapping[str, Any], place: Place, drawn: Any, verdict: Any) -> None:
+    """What segments() and verdict() of the page's script gave, beside a fresh plan."""
+    names = [cause["name"] for cause in document["causes"]]
+    expected = told(command_line(document, place))
+    assert verdict == {"status": expected.status, "says": expected.says}
+    if expected.causes:
+        named = [("overflow" if n < 0 else names[n], num_bytes) for n, num_bytes in drawn]
+        assert named == list(segments(expected.causes, expected.card_bytes))
+
+
 def segments(causes: Mapping[str, int], card_bytes: int) -> Iterator[tuple[str, int]]:
     """What the map draws of an account: inside of the card in order, then what is left of it, then
     what is too much, as one."""

@@ -10,7 +10,8 @@ import pytest
 from accuracy_records import PEAKS, WEIGHTS, peak_of, weights_of
 from engine_records import cases
 
-from kvpipe.stages.profiling.estimates import GIB, WIDEST
+from kvpipe.stages.profiling.estimates import WIDEST
+from kvpipe.text.figures import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))

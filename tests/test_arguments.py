@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from advice_requests import outcome, with_changes
@@ -13,6 +14,9 @@ from kvpipe.front.prepared import prepared_request
 
 LLAMA = ["model=llama", "device=h100_80gb", "backend=meta", "scheduler.max_model_len=8192"]
 OF_0_33 = ["engine=vllm_0_33", "cache.kv_cache_memory_bytes=10GiB"]
+STEP = Arguments(
+    max_num_batched_tokens=2048, max_num_seqs=16, dtype="auto", compute_capability=None
+)
 REFUSED = {
     "a batch of fewer tokens than requests": (
         ["scheduler.max_num_batched_tokens=64", "scheduler.max_num_seqs=1024"],
@@ -77,25 +81,12 @@ def test_copies_of_heads_take_context_ranks() -> None:
 def test_whole_prompts_need_a_batch_that_holds_one(
     length: int, chunked: bool, is_refused: bool
 ) -> None:
-    asked = Arguments(
-        max_num_batched_tokens=2048,
-        max_num_seqs=16,
-        dtype="auto",
-        compute_capability=None,
-        max_model_len=length,
-        chunked=chunked,
-    )
+    asked = replace(STEP, max_model_len=length, chunked=chunked)
     assert bool(list(refused_arguments(asked, "0.33.0"))) is is_refused
 
 
 def test_a_release_in_which_a_check_was_not_read_is_told_so() -> None:
-    asked = Arguments(
-        max_num_batched_tokens=2048,
-        max_num_seqs=16,
-        dtype="auto",
-        compute_capability=(12, 0),
-        latent_dtype="fp8_e4m3",
-    )
+    asked = replace(STEP, compute_capability=(12, 0), latent_dtype="fp8_e4m3")
     told = {v: str(*refused_arguments(asked, v)) for v in ("0.7.1", "0.10.2", "0.17.0")}
     assert ["inferred, not read" in text for text in told.values()] == [True, True, False]
 

@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_read_says_what_the_system_says() -> None:
 def test_an_endless_file_is_not_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvpipe.models.config_file._LONGEST_FILE", 2**20)
+    monkeypatch.setattr("kvpipe.models.config_file.LONGEST_FILE", 2**20)
     (tmp_path / "config.json").write_bytes(b" " * (2**20 + 1))
     assert "got more than 1 MiB" in refused(tmp_path)
 

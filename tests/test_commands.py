@@ -115,9 +115,9 @@ ONE_MODEL = ["llama3_70b", "device=h100", "parallel=tp2", "cache=fp8"]
 def test_run_find_and_replay_plan_with_the_same_memory(engine: str, monkeypatch) -> None:
     import kvpipe
     from kvpipe.answers.search import Search, read_want
-    from kvpipe.commands.replay import plan_of
     from kvpipe.errors import DoesNotFit
     from kvpipe.front.prepared import prepared_request
+    from kvpipe.pipeline import plan_of
 
     words = [*ONE_MODEL, engine, "scheduler.max_model_len=4096"]
     made = prepared_request(words_to_overrides(words)).prepared

@@ -80,7 +80,7 @@ def test_engines_are_named_in_one_word() -> None:
 
 def test_the_picture_shows_every_byte_of_each_card() -> None:
     found = compared("gpt_oss_20b")
-    drawn = ET.fromstring(cards(found, "a < b"))
+    drawn = ET.fromstring(cards(found, "a < b, \x1b[31mred"))
     told = {title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")}
     for each in found:
         assert each.plan is not None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kvpipe.engines.defaults import DEFAULTS, GIB, defaults_of
+from kvpipe.engines.defaults import DEFAULTS, defaults_of
 from kvpipe.engines.versions import parse_version
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Prepared, execute
+from kvpipe.text.figures import GIB
 
 
 def prepared(*overrides: str) -> Prepared:

@@ -11,7 +11,7 @@ import pytest
 from engine_cases import under, verdict
 from engine_records import cases, readings
 
-from kvpipe.logs.figures import GIB
+from kvpipe.text.figures import GIB
 
 REPRODUCED = [
     "L01",

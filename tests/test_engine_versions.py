@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 
 import pytest
 
-from kvpipe.commands.replay import plan_of
 from kvpipe.engines.base import EngineRules
 from kvpipe.engines.versions import DISTINCT, NEWEST, OLDEST, RULES, parse_version, rules_of
 from kvpipe.engines.vllm import PLUGIN
@@ -14,6 +13,7 @@ from kvpipe.engines.vllm_0_17 import PLUGIN as VLLM_0_17
 from kvpipe.engines.vllm_0_33 import PLUGIN as VLLM_0_33
 from kvpipe.errors import ConfigError
 from kvpipe.front.prepared import prepared_request
+from kvpipe.pipeline import plan_of
 
 RELEASES = [f"0.{minor}.0" for minor in range(2, 36)]
 

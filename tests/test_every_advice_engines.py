@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -162,13 +161,16 @@ def of_doctor(seed: int) -> Iterator[str]:
     paste = answer.fields["paste"]
     if paste and not is_fit(["command=doctor", f"command.path='{paste}'", device]):
         yield f"{line} {device}: {paste}"
-    if told := re.search(r"Planned, and fits: (.*?)(?:\.$|\. |$)", text):
-        for way in told[1].split(", or "):
-            flags = way.split(" (")[0]
-            if flags.startswith("--") and not is_fit(
-                ["command=doctor", f"command.path='{line} {flags}'", device]
-            ):
-                yield f"{line} {device}: {flags}"
+    for flags in told_flags(answer):
+        if not is_fit(["command=doctor", f"command.path='{line} {flags}'", device]):
+            yield f"{line} {device}: {flags}"
+
+
+def told_flags(answer: Answer) -> Iterator[str]:
+    """Of each way that was planned; not of those that need another checkpoint."""
+    for trouble in answer.document["troubles"]:
+        ways = trouble["text"].partition("Planned, and fits: ")[2].split(", or ")
+        yield from (way.partition(" (")[0] for way in ways if way.startswith("--"))
 
 
 @pytest.mark.full

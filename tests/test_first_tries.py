@@ -69,6 +69,12 @@ def test_help_finds_the_settings_that_mention_a_word(capsys):
     assert run(["--help", "draft"]) == 0
     out = capsys.readouterr().out
     assert "model.draft" in out and "scheduler.num_speculative_tokens" in out
+    for word, found in (
+        ("mem_fraction", "engine.mem_fraction_static"),
+        ("h100", "device=h100_pcie"),
+    ):
+        assert run(["--help", word]) == 0
+        assert found in capsys.readouterr().out
     assert run(["--help", "zzzz"]) == 2
     assert "--help: expected a command" in capsys.readouterr().err
     assert run(["llama", "--help"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,6 +15,7 @@ from kvpipe.answers.speed import speed_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Prepared, execute
+from kvpipe.report.fleet import picture
 
 LENGTH = 8192
 DEVICES = ("h100_80gb", "l40s", "l4")
@@ -109,6 +111,17 @@ def test_a_fleet_is_told_in_a_table_and_a_wrong_card_with_those_that_are(
     assert run([*words, "want.device=[t4]", "want.token_ms=0.1"]) == 1
 
 
+def test_fleets_of_which_not_all_have_a_price_are_drawn_by_their_cards() -> None:
+    answer, load = fleets(), Wanted(requests=200, length=LENGTH)
+    some = tuple(
+        replace(fleet, cost=7.5) if fleet.replica.shape.device == "l4" else fleet
+        for fleet in answer.fleets
+    )
+    assert 0 < sum(fleet.cost is not None for fleet in some) < len(some)
+    assert picture(replace(answer, fleets=some), load, "m") == picture(answer, load, "m")
+    assert ">price an hour</text>" in str(picture(fleets(priced=True), load, "m"))
+
+
 @pytest.mark.parametrize("kind", ["compose", "kubernetes"])
 def test_a_fleet_is_written_as_a_file_that_starts_it(kind, tmp_path, monkeypatch) -> None:
     """Every replica with the planned line, on as many cards as it was planned on, none twice."""
@@ -123,6 +136,7 @@ def test_a_fleet_is_written_as_a_file_that_starts_it(kind, tmp_path, monkeypatch
         services = yaml.safe_load((tmp_path / "out/compose.yaml").read_text())["services"]
         assert len(services) == best["replicas"]
         assert all(service["entrypoint"] == line for service in services.values())
+        assert len({service["ports"][0] for service in services.values()}) == best["replicas"]
         cards = [
             card
             for service in services.values()

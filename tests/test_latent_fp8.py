@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from kvpipe.engines.arguments import Arguments, refused_arguments
+import pytest
+from test_arguments import STEP
+
+from kvpipe.engines.arguments import refused_arguments
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import execute
 
@@ -30,13 +33,7 @@ HOPPER, ADA, AMPERE, BLACKWELL_AT_HOME = (9, 0), (8, 9), (8, 0), (12, 0)
 def test_eight_bits_are_refused_where_no_kernel_reads_them(
     version: str, capability: tuple[int, int] | None, is_refused: bool, stored: str
 ) -> None:
-    asked = Arguments(
-        max_num_batched_tokens=2048,
-        max_num_seqs=16,
-        dtype="auto",
-        compute_capability=capability,
-        latent_dtype=stored,
-    )
+    asked = replace(STEP, compute_capability=capability, latent_dtype=stored)
     keys = [problem.key for problem in refused_arguments(asked, version)]
     assert keys == ["cache.cache_dtype"] * (is_refused and stored.startswith("fp8"))
 

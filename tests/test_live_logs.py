@@ -16,6 +16,31 @@ from tools.live.models import MODELS  # noqa: E402
 pytestmark = pytest.mark.full
 
 
+RELEASE, LENGTH = "0.32.0", 1024
+
+
+def printed(folder: Path, name: str, capacity: str, warned: str = "") -> Path:
+    """A log with the lines of a running vLLM on a CPU. 23.54 GiB are an A30's, too: another block,
+    other blocks. The model is written beside it."""
+    model = MODELS[name].write(folder)
+    lines = (
+        f"[core.py:133] Initializing a V1 LLM engine (v{RELEASE}) with config: model='{model}', "
+        f"dtype=torch.bfloat16, max_seq_len={LENGTH}, device_config=cpu, "
+        "enable_prefix_caching=True",
+        "[cpu_worker.py:260] Explicitly set (0.06/23.54) GiB for KV cache on node 0.",
+        f"[kv_cache_utils.py:1816] {warned}",
+        f"[kv_cache_utils.py:2327] CPU KV cache size: {capacity}",
+    )
+    prefix = "(MainProcess pid=25139) INFO 11-30 08:55:47 "
+    path = folder / "engine.log"
+    path.write_text("".join(f"{prefix}{line}\n" for line in lines))
+    return path
+
+
+def of(tokens: str, concurrency: str) -> str:
+    return f"{tokens} tokens, Maximum concurrency for {LENGTH:,} tokens per request: {concurrency}x"
+
+
 @pytest.mark.parametrize(
     ("warned", "tokens", "concurrency"),
     [
@@ -27,19 +52,7 @@ pytestmark = pytest.mark.full
 def test_a_server_on_a_cpu_is_explained_by_what_it_printed_alone(
     tmp_path: Path, warned: str, tokens: str, concurrency: str
 ) -> None:
-    """Lines of a running vLLM 0.32.0. 23.54 GiB are an A30's, too: another block, other blocks."""
-    model = MODELS["gemma3-10-4"].write(tmp_path)
-    lines = (
-        f"[core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', "
-        "dtype=torch.bfloat16, max_seq_len=1024, device_config=cpu, enable_prefix_caching=True",
-        "[cpu_worker.py:260] Explicitly set (0.06/23.54) GiB for KV cache on node 0.",
-        f"[kv_cache_utils.py:1816] {warned}",
-        f"[kv_cache_utils.py:2327] CPU KV cache size: {tokens} tokens, Maximum concurrency for "
-        f"1,024 tokens per request: {concurrency}x",
-    )
-    prefix = "(MainProcess pid=25139) INFO 11-30 08:55:47 "
-    path = tmp_path / "engine.log"
-    path.write_text("".join(f"{prefix}{line}\n" for line in lines))
+    path = printed(tmp_path, "gemma3-10-4", of(tokens, concurrency), warned)
     assert explained(path, "gemma3-10-4 on cpu") == ""
 
 
@@ -47,25 +60,10 @@ def test_a_folder_that_is_there_is_not_taken_for_a_shipped_model_of_that_name(
     tmp_path: Path,
 ) -> None:
     """`llama` is a preset, too, of 32 layers."""
-    model = MODELS["llama"].write(tmp_path)
-    path = tmp_path / "engine.log"
-    path.write_text(
-        f"INFO [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', "
-        "dtype=torch.bfloat16, max_seq_len=1024, device_config=cpu, enable_prefix_caching=True\n"
-        "INFO [cpu_worker.py:260] Explicitly set (0.06/23.54) GiB for KV cache on node 0.\n"
-        "INFO [kv_cache_utils.py:2327] CPU KV cache size: 65,536 tokens, Maximum concurrency for "
-        "1,024 tokens per request: 64.00x\n"
-    )
+    path = printed(tmp_path, "llama", of("65,536", "64.00"))
     assert explained(path, "llama on cpu") == ""
 
 
 def test_a_log_whose_figures_are_of_other_settings_is_not_called_explained(tmp_path: Path) -> None:
-    model = MODELS["gemma3-10-4"].write(tmp_path)
-    path = tmp_path / "engine.log"
-    path.write_text(
-        f"INFO [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', "
-        "dtype=torch.bfloat16, max_seq_len=1024, device_config=cpu\n"
-        "INFO [cpu_worker.py:260] Explicitly set (0.06/23.54) GiB for KV cache on node 0.\n"
-        "INFO [kv_cache_utils.py:2327] CPU KV cache size: 26,214 tokens\n"
-    )
+    path = printed(tmp_path, "gemma3-10-4", "26,214 tokens")
     assert explained(path).startswith("not reproduced")

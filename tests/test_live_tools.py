@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,7 +138,9 @@ def test_the_proof_is_made_with_every_model_whose_groups_can_be_bettered() -> No
     assert (sorted(better), unknown) == (sorted(proof.PADDED), [])
 
 
-def test_an_engine_that_is_killed_as_it_starts_costs_its_case_only(tmp_path: Path) -> None:
+def test_an_engine_that_is_killed_as_it_starts_costs_its_case_only(
+    tmp_path: Path, cache: Path
+) -> None:
     probe = tmp_path / "probe.py"
     probe.write_text(
         "import json, os, signal, sys\n"
@@ -152,21 +153,8 @@ def test_an_engine_that_is_killed_as_it_starts_costs_its_case_only(tmp_path: Pat
     )
     asked = [{"name": name} for name in ("before", "killed", "after")]
     here = environments.Environment(name="here", requirements=(), module="json")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    found = engines.asked_in(replace_folder(here, tmp_path), probe, asked, dict(os.environ))
+    here.python.parent.mkdir(parents=True)
+    here.python.symlink_to(sys.executable)
+    found = engines.asked_in(here, probe, asked)
     assert [found[name]["started"] for name in ("before", "killed", "after")] == [True, False, True]
     assert "ended with -9" in found["killed"]["error"]
-
-
-def replace_folder(environment: environments.Environment, folder: Path) -> environments.Environment:
-    """The same environment, standing there."""
-
-    class There(environments.Environment):
-        @property
-        def folder(self) -> Path:
-            return folder
-
-    return There(
-        name=environment.name, requirements=environment.requirements, module=environment.module
-    )

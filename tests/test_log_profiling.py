@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from kvpipe.answers.remedies import advised
-from kvpipe.commands.replay import plan_of
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.job import run_job
 from kvpipe.front.prepared import prepared_request
-from kvpipe.logs.figures import GIB, Figure
+from kvpipe.logs.figures import Figure
 from kvpipe.logs.reading import read_log
-from kvpipe.pipeline import prepare
+from kvpipe.pipeline import plan_of, prepare
 from kvpipe.request.changed import changed
 from kvpipe.stages.profiling.log import LogProfiling, available_by_rank
+from kvpipe.text.figures import GIB
 
 VLLM_0_6 = """\
 INFO 11-21 08:00:01 llm_engine.py:237] Initializing an LLM engine (v0.6.4) with config: \

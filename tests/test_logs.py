@@ -13,11 +13,11 @@ import pytest
 from kvpipe.errors import ConfigError
 from kvpipe.logs.contradictions import contradictions
 from kvpipe.logs.engine_log import EngineLog
-from kvpipe.logs.figures import GIB
 from kvpipe.logs.lines import BLOCK, LONGEST_LINE, Lines
 from kvpipe.logs.reading import ENGINES, LogReader, read_file, read_log, read_stream
 from kvpipe.logs.text import SPAN
 from kvpipe.simulation.traces.base import lines as trace_lines
+from kvpipe.text.figures import GIB
 
 LOGS = Path(__file__).parent / "cases" / "logs"
 

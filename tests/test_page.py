@@ -14,10 +14,11 @@ import pytest
 from page_requests import (
     Place,
     answered,
+    check_script,
     command_line,
     places,
     position_at,
-    segments,
+    rows_of,
     small_page,
     told,
 )
@@ -82,11 +83,7 @@ def evaluated_by_node(document: dict[str, Any], asked: list[Place]) -> Any:
       const told = verdict(position, users, length, subject.device);
       return [segments(position, users, page.causes), told, size(position.cache_bytes)];
     }})));"""
-    rows = []
-    for place in asked:
-        axes = document["subjects"][place.subject]["axes"]
-        length = axes[-1]["stops"][place.stops[-1]]
-        rows.append([place.subject, place.stops, place.users, length])
+    rows = rows_of(document, asked)
     done = subprocess.run(
         ["node", "-e", script], input=json.dumps([document, rows]), capture_output=True, text=True
     )
@@ -97,17 +94,12 @@ def evaluated_by_node(document: dict[str, Any], asked: list[Place]) -> Any:
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_pages_own_script_says_what_the_planner_says() -> None:
     document = small_page().document
-    names = [cause["name"] for cause in document["causes"]]
     asked = places(document, 30, seed=3)
     found = evaluated_by_node(document, asked)
     for place, (drawn, verdict, cache) in zip(asked, found, strict=True):
-        expected = told(command_line(document, place))
-        assert verdict == {"status": expected.status, "says": expected.says}
+        check_script(document, place, drawn, verdict)
         position = position_at(document["subjects"][place.subject], place.stops)
         assert cache == size(position["cache_bytes"])
-        if expected.causes:
-            named = [("overflow" if n < 0 else names[n], num_bytes) for n, num_bytes in drawn]
-            assert named == list(segments(expected.causes, expected.card_bytes))
 
 
 def test_the_page_is_one_small_file_without_a_network() -> None:

@@ -586,8 +586,8 @@ def test_the_command_without_a_trace_is_a_wrong_request(
 def test_every_preset_serves_a_trace_and_gives_all_blocks_back(
     model: str, prefix_caching: bool
 ) -> None:
-    from kvpipe.commands.replay import plan_of as plan_of_request
     from kvpipe.front.prepared import prepared_request
+    from kvpipe.pipeline import plan_of as plan_of_request
 
     if model == "hf":
         pytest.skip("a reader, not a preset")

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
-from kvpipe.commands.replay import plan_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
+from kvpipe.pipeline import plan_of
 from kvpipe.simulation.latencies import percentiles
 from kvpipe.simulation.play import read_trace, replay
+from kvpipe.simulation.replicas import played as played_each
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.routing import MOST_BEYOND, MOST_TIMES, ROUTINGS, by_prefix, round_robin
 from kvpipe.simulation.traces.base import TraceRequest
 
+SHARED = ("requests", "busy_s", "max_running", "peak_in_use", "hit_rate")  # told of each replica
 WORDS = ("model=llama", "device=l4", "backend=meta", "cache.kv_cache_memory_bytes=1GiB")
 
 
@@ -68,6 +70,19 @@ def test_a_prompt_goes_where_its_beginning_went() -> None:
     assert [len(part) for part in round_robin(requests, 2)] == [3, 2]
 
 
+def test_of_two_servers_that_know_a_beginning_the_one_that_knows_more_of_it_is_sent_it() -> None:
+    """The first is full when the second turn comes, and has less to do when the third does."""
+    turns = [((1,), 100_000), ((1, 2), 1), ((9,), 150_000), ((1, 2, 3), 1)]
+    requests = [
+        TraceRequest(
+            arrival_s=n, prompt_tokens=size, output_tokens=1, prefix_ids=ids, prefix_block=512
+        )
+        for n, (ids, size) in enumerate(turns)
+    ]
+    parts = by_prefix(requests, 2)
+    assert [request.prefix_ids for request in parts[1]] == [(1, 2), (9,), (1, 2, 3)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_server_is_sent_far_more_than_another(seed: int) -> None:
     """Even where all prompts begin alike, which following prefixes alone sends to one."""
@@ -93,11 +108,35 @@ def test_what_is_told_of_all_is_the_sum_of_each_alone(trace: str, routing: str) 
     together, alone = played(3, routing, *asked)
     for name, value in asdict(together.counts).items():
         assert value == sum(getattr(each.counts, name) for each in alone), name
-    assert [share.busy_s for share in together.replicas] == [each.busy_s for each in alone]
+    for name in SHARED:
+        assert [getattr(share, name) for share in together.replicas] == [
+            getattr(each, name) for each in alone
+        ], name
+    assert [each.counts.preemptions for each in alone] == [s.preemptions for s in together.replicas]
+    assert together.requests == sum(each.requests for each in alone)
+    assert together.peak_in_use == alone[together.busiest].peak_in_use
     assert together.peak_in_use == max(each.peak_in_use for each in alone)
     assert together.simulated_s == max(each.simulated_s for each in alone)
-    waits = [value for each in alone for value in each.latencies.first_token]
-    assert together.first_token == percentiles(waits)
+    assert together.arrivals_s == max(each.arrivals_s for each in alone)
+    for name in ("wait", "first_token", "each_token"):
+        waits = [value for each in alone for value in getattr(each.latencies, name)]
+        assert getattr(together, name) == percentiles(waits), name
+
+
+@pytest.mark.parametrize(("longest", "told"), [(0.0, 3.0), (200.0, None)])
+def test_replicas_are_overloaded_as_a_whole(longest: float, told: float | None) -> None:
+    """Work of 300 seconds for arrivals of 100, where one request alone may have taken the rest."""
+    one, _ = played(1, "round_robin", "trace=azure_code_sample", "trace.max_requests=3")
+    times = (100.0, 90.0, longest), (10.0, 300.0, 0.0)
+    results = [
+        replace(one, arrivals_s=arrivals, simulated_s=served, peak_in_use=-number,
+                latencies=replace(one.latencies, longest_service=service))
+        for number, (arrivals, served, service) in enumerate(times)
+    ]  # fmt: skip
+    request, left = sample("trace=azure_code_sample")[:1], iter(results)
+    together = played_each([request, request], lambda _: next(left))
+    assert together.overload == told and together.busiest == 0
+    assert (together.arrivals_s, together.simulated_s) == (100.0, 300.0)
 
 
 def conversations(number: int, turns: int) -> list[TraceRequest]:

@@ -373,7 +373,6 @@ def test_a_replay_with_scratch_runs_no_fewer_requests_and_ends_no_later() -> Non
     assert spared.max_running > without.max_running and spared.simulated_s < without.simulated_s
     assert spared.pool.in_use == without.pool.in_use == 0
     assert spared.largest_gap is not None and spared.largest_gap.shared == 0
-    print(f"{spared.simulated_s / without.simulated_s:.3f} of the time")
 
 
 def command(*overrides: str) -> Any:

@@ -21,7 +21,7 @@ from kvpipe.commands.serve_page import live_of, told_of_log
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
-from kvpipe.page.shelf import LARGEST_BYTES, Shelf
+from kvpipe.page.shelf import LARGEST_BYTES, MOST_DROPPED, MOST_FILES, Shelf
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install -e '.[page]'")
 
@@ -210,6 +210,8 @@ def test_no_file_outside_the_chosen_folder_is_read(folder: Path) -> None:
         for path in ("/subject", "/plan"):
             answer = client.ask(path, {"model": model, "device": "l4", "changes": {}})
             assert answer.code == 400, model
+            wanted = "one that was chosen or dropped" if isinstance(model, int) else "a listed name"
+            assert f"expected {wanted}" in answer.value["problems"][0], model
     number = [file.name for file in shelf.files].index("good/config.json")
     asked = {"model": number, "device": "l4", "changes": {"scheduler.max_model_len": 1024}}
     assert client.ask("/plan", asked).code == 200
@@ -217,10 +219,15 @@ def test_no_file_outside_the_chosen_folder_is_read(folder: Path) -> None:
     (folder / "good" / "config.json").symlink_to(folder.parent / "secret" / "config.json")
     assert client.ask("/plan", asked).code == 400, "a link that took the place of a file"
     for device in ("../model/llama", "/etc/passwd", ""):
-        assert client.ask("/subject", {"model": "llama", "device": device}).code == 400
-    for key, value in (("model.path", "/etc/passwd"), ("profiling.path", "x"), ("device", "l4")):
-        asked = {**LLAMA, "changes": {key: value}}
-        assert client.ask("/plan", asked).code == 400
+        answer = client.ask("/subject", {"model": "llama", "device": device})
+        assert answer.code == 400 and "expected a listed name" in answer.value["problems"][0]
+    odd = [("scheduler.max_model_len", value) for value in (None, True, 1.5, [8192], {"a": 1})]
+    for key, value in (
+        *(("model.path", "/etc/passwd"), ("profiling.path", "x"), ("device", "l4")),
+        *odd,
+    ):
+        answer = client.ask("/plan", {**LLAMA, "changes": {key: value}})
+        assert answer.code == 400 and "the page's four settings" in answer.value["problems"][0]
     shelf.close()
 
 
@@ -259,6 +266,9 @@ def test_a_length_that_is_too_large_is_refused_before_the_body_comes(client: Cli
     said = str(LARGEST_JSON + 1)
     answer = client.ask("/plan", {}, content_length=said)
     assert answer.code == 400 and said in answer.value["problems"][0]
+    said = str(max(LARGEST_BYTES.values()) + 1)
+    answer = client.ask("/drop?name=any.gguf", {}, content_length=said)
+    assert answer.code == 400 and said in answer.value["problems"][0]
 
 
 def test_whoever_hangs_up_is_no_failure_of_the_server(client: Client) -> None:
@@ -273,11 +283,30 @@ def test_more_than_the_rate_is_refused() -> None:
     assert [rate.allows() for _ in range(5)] == [True, True, True, False, False]
     now[0] = 0.5
     assert [rate.allows() for _ in range(2)] == [True, False]
+    now[0] = 100.0  # however long nobody asked
+    assert [rate.allows() for _ in range(5)] == [True, True, True, False, False]
     shelf = Shelf(folder=None)
-    doors = Doors(hosts=frozenset({HOST}), asks=Rate(per_second=0, burst=2))
-    client = client_of(shelf, doors)
+    few = Rate(per_second=0, burst=2)
+    client = client_of(shelf, Doors(hosts=frozenset({HOST}), asks=few))
     codes = [client.ask("/plan", {**LLAMA, "changes": {}}).code for _ in range(3)]
     assert codes == [200, 200, 429]
+    few = Rate(per_second=0, burst=2)
+    client = client_of(shelf, Doors(hosts=frozenset({HOST}), drops=few))
+    assert [client.ask("/drop?name=x.json", {}).code for _ in range(3)] == [200, 200, 429]
+    assert client.ask("/plan", {**LLAMA, "changes": {}}).code == 200
+    shelf.close()
+
+
+def test_no_more_files_are_kept_than_the_limits(tmp_path: Path) -> None:
+    for number in range(MOST_FILES + 1):
+        (tmp_path / f"{number}.log").touch()
+    shelf = Shelf(folder=tmp_path)
+    assert len(shelf.files) == MOST_FILES
+    for _ in range(MOST_DROPPED):
+        shelf.drop("config.json", b"{}")
+    with pytest.raises(ConfigError, match=f"at most {MOST_DROPPED} dropped files"):
+        shelf.drop("config.json", b"{}")
+    assert len(shelf.files) == MOST_FILES + MOST_DROPPED
     shelf.close()
 
 

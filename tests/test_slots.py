@@ -219,7 +219,12 @@ def test_the_guard_finds_a_worse_length_exactly_where_there_is_one(seed: int) ->
         return a > sum(blocks(spec, n) for spec in other.specs) * other.slot_bytes
 
     really = any(worse(i, n) for i in range(len(guard.loads)) for n in range(1, longest + 1))
-    assert guard.never_more(mine, other) is not really
+    assert (guard.worse(mine, other) is None) is not really
+
+
+def worse_at(guard: Guard, mine: Demand, other: Demand) -> int | None:
+    found = guard.worse(mine, other)
+    return None if found is None else found.length
 
 
 def test_the_guard_looks_at_the_last_period_where_the_longest_length_says_nothing() -> None:
@@ -234,8 +239,8 @@ def test_the_guard_looks_at_the_last_period_where_the_longest_length_says_nothin
     def guard(longest: int) -> Guard:
         return Guard(RequestLimits(max_model_len=longest, max_num_batched_tokens=64))
 
-    assert guard(48 * 99).never_more(mine, other)
-    assert guard(48 * 120).worse_at(mine, other) == 48 * 119 + 1
+    assert guard(48 * 99).worse(mine, other) is None
+    assert worse_at(guard(48 * 120), mine, other) == 48 * 119 + 1
 
 
 def test_a_spec_that_says_no_rhythm_is_never_promised_more_than_a_proof_needs() -> None:
@@ -249,11 +254,11 @@ def test_a_spec_that_says_no_rhythm_is_never_promised_more_than_a_proof_needs() 
     spec = Silent(block_size=16, **own)  # type: ignore[arg-type]
     guard = Guard(RequestLimits(max_model_len=500, max_num_batched_tokens=64))
     one = Demand(specs=(spec,), slot_bytes=100)
-    assert guard.never_more(Demand(specs=(spec.with_block_size(48),), slot_bytes=100), one)
-    assert guard.worse_at(Demand(specs=(spec.with_block_size(48),), slot_bytes=99), one) is None
-    assert guard.worse_at(Demand(specs=(spec.with_block_size(48),), slot_bytes=101), one) == 1
+    assert worse_at(guard, Demand(specs=(spec.with_block_size(48),), slot_bytes=100), one) is None
+    assert worse_at(guard, Demand(specs=(spec.with_block_size(48),), slot_bytes=99), one) is None
+    assert worse_at(guard, Demand(specs=(spec.with_block_size(48),), slot_bytes=101), one) == 1
     finer = Demand(specs=(spec.with_block_size(24),), slot_bytes=1)
-    assert guard.worse_at(finer, one) == 0  # surely smaller, but by no proof
+    assert worse_at(guard, finer, one) == 0  # surely smaller, but by no proof
 
 
 def test_of_equal_starts_the_last_stretch_counts() -> None:

@@ -41,3 +41,14 @@ def test_a_line_under_which_vllm_runs_fewer_says_so(users: int, is_warning: bool
     theirs = run([*words, *flags]).to_json()
     assert theirs["capacity"]["requests_running"] == 23
     assert document["notes"][0] == note  # the first screen tells the first warning
+
+
+def test_what_a_request_holds_at_its_peak_counts_its_scratch() -> None:
+    """Else kvpipe's own line would be told beside it, as an engine's that errs."""
+    words = ["model=gemma3_27b", "device=h200", "scheduler.max_model_len=32768", "backend=meta"]
+    made = run([*words, "grouping.scratch=on", "cache.enable_prefix_caching=false"])
+    assert made.plan.capacity is not None and made.plan.capacity.scratch_blocks
+    own = made.plan.printed[0]
+    assert own.engine == "kvpipe" and own.max_concurrency is not None
+    assert f"{int(100 * own.max_concurrency) / 100:.2f}" in made.text()
+    assert "kvpipe prints" not in made.text()

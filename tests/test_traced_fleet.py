@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from kvpipe.answers import traced_fleet
+from kvpipe.answers.fleet_candidates import Shape, shapes
 from kvpipe.answers.speed import speed_of
 from kvpipe.answers.traced_fleet import MOST_FLEETS, TracedAnswer, TracedLoad, Waits, serve_trace
-from kvpipe.commands.replay import plan_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
+from kvpipe.pipeline import plan_of
 from kvpipe.report.pareto import Point, front
+from kvpipe.simulation.latencies import Percentiles
 from kvpipe.simulation.play import read_trace, replay
 from kvpipe.simulation.result import ReplayResult
 
 MODEL = ("model=llama", "engine=vllm", "backend=meta")
 TRACE = ("trace=synthetic", "trace.requests_per_second=12", "trace.max_requests=60")
 LENGTH = 4096
+REQUESTS = 20  # no fleet has more replicas than requests
 DEVICES = ("l4", "l40s")
 PRICES = {"l4": 0.5, "l40s": 2.0}
+ANY = Waits(percentile=90)
 WAITS = Waits(percentile=90, first_token_s=3.0, token_s=0.2)
 
 
@@ -33,9 +42,8 @@ def answer(priced: bool) -> TracedAnswer:
     return serve_trace(prepared, load, DEVICES, PRICES if priced else {})
 
 
-def replayed(fleet, replicas: int) -> ReplayResult:
+def replayed(shape: Shape, replicas: int) -> ReplayResult:
     """As `kvpipe replay` would, on a server composed anew."""
-    shape = fleet.server.shape
     prepared = prepared_request(
         [
             *MODEL,
@@ -72,15 +80,82 @@ def test_each_fleet_serves_the_load_and_one_replica_less_does_not(priced: bool) 
     assert 1 < len(found) <= MOST_FLEETS
     assert not priced or any(fleet.replicas > 1 for fleet in found)  # else nothing is shown
     for fleet in found:
-        result = replayed(fleet, fleet.replicas)
+        result = replayed(fleet.server.shape, fleet.replicas)
         assert serves(result) and result.to_json() == fleet.result.to_json()
         if fleet.replicas > 1:
-            assert fleet.one_less and not serves(replayed(fleet, fleet.replicas - 1))
+            less = replayed(fleet.server.shape, fleet.replicas - 1)
+            assert fleet.one_less and not serves(less)
+
+
+def found(monkeypatch, waits: Waits, so: Callable[[int, int], dict[str, Any]]) -> TracedAnswer:
+    """The fleets of a load whose replay differs from a real one so: (replicas, cards of each)."""
+    prepared = prepared_request([*MODEL, *TRACE]).prepared
+    trace = read_trace(prepared.config.trace)
+    requests = trace.requests()[:REQUESTS]
+    one = replay(requests[:1], plan_of(prepared), trace.options)
+
+    def played(_requests, plan, options, **_more) -> ReplayResult:
+        return replace(one, **so(options.replicas, len(plan.ranks)))
+
+    monkeypatch.setattr(traced_fleet, "replay", played)
+    load = TracedLoad(requests=requests, options=trace.options, length=LENGTH, waits=waits)
+    return serve_trace(prepared, load, ["l40s"], {})
+
+
+@pytest.mark.parametrize("need", [1, 2, 3, 5, 6, 7])
+def test_the_least_number_of_replicas_is_found_whatever_it_is(need: int, monkeypatch) -> None:
+    told = found(monkeypatch, ANY, lambda n, _: {"overload": None if n >= need else 2.0})
+    lacks = "overloaded" if need > 1 else ""
+    assert {(each.replicas, each.one_less) for each in told.fleets} == {(need, lacks)}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_fleet_that_was_left_out_takes_fewer_cards_than_the_last_that_is_told(
+    seed: int, monkeypatch
+) -> None:
+    """Servers of so many cards, of which a load needs any number: each tried, one by one."""
+    rng = random.Random(seed)
+    need = {cards: rng.randint(1, 40 // cards + 2) for cards in (1, 2, 4, 8, 16)}
+    told = found(monkeypatch, ANY, lambda n, cards: {"overload": [2.0, None][n >= need[cards]]})
+    sizes = [shape.cards for shape in shapes(["l40s"])]
+    every = sorted(cards * need[cards] for cards in sizes if need[cards] <= REQUESTS)
+    assert [each.cards for each in told.fleets] == every[:MOST_FLEETS]
+
+
+@pytest.mark.parametrize(("percentile", "need"), [(50, 2), (90, 3), (99, 5)])
+@pytest.mark.parametrize(
+    ("name", "bound", "lacks"),
+    [
+        ("wait", "wait_s", "wait too late"),
+        ("first_token", "first_token_s", "first token too late"),
+        ("each_token", "token_s", "a token too late"),
+    ],
+)
+def test_each_wait_is_held_at_the_percentile_that_is_asked(
+    name: str, bound: str, lacks: str, percentile: int, need: int, monkeypatch
+) -> None:
+    told = found(
+        monkeypatch,
+        Waits(**{"percentile": percentile, bound: 1.0}),
+        lambda n, _: {name: Percentiles(count=20, p50=2 / n, p90=3 / n, p99=5 / n)},
+    )
+    assert {(each.replicas, each.one_less) for each in told.fleets} == {(need, lacks)}
+
+
+@pytest.mark.parametrize(
+    ("bound", "why"),
+    [
+        ("token_s", "want.token_ms: no token within 0.01 ms, even alone (bound)"),
+        ("first_token_s", "want.first_token_ms: none within 0.01 ms, even alone (bound)"),
+    ],
+)
+def test_a_server_that_is_too_slow_when_it_is_empty_is_not_replayed(bound, why, monkeypatch):
+    told = found(monkeypatch, Waits(**{"percentile": 90, bound: 1e-5}), lambda *_: {})
+    assert why in told.refused and (told.fleets, told.replays) == ((), 0)
 
 
 @pytest.mark.full
-def test_no_candidate_that_was_left_out_is_cheaper_than_the_last_that_is_told() -> None:
-    """Every shape with as many replicas as cost less: none of them serves."""
+def test_the_cheapest_is_told_first_and_every_other_candidate_is_refused_by_name() -> None:
     told = answer(True)
     last = told.fleets[-1].cost
     assert last is not None and len(told.fleets) == MOST_FLEETS
@@ -93,7 +168,8 @@ def test_no_candidate_that_was_left_out_is_cheaper_than_the_last_that_is_told() 
 
 def test_of_the_front_nothing_else_is_both_cheaper_and_quicker() -> None:
     points = [
-        Point(name=f"{x}", cost=x, delay=y) for x, y in ((1, 9), (2, 9), (2, 5), (3, 6), (4, 1))
+        Point(name=f"{x}", cost=x, delay=y)
+        for x, y in ((1, 9), (2, 9), (2, 5), (3, 6), (4, 1), (5, 1))
     ]
     assert [(p.cost, p.delay) for p in front(points)] == [(1, 9), (2, 5), (4, 1)]
 

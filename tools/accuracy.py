@@ -32,7 +32,8 @@ from throughput_records import records as throughput  # noqa: E402
 
 from kvpipe.engines.defaults import DEFAULTS  # noqa: E402
 from kvpipe.engines.versions import RULES, Row  # noqa: E402
-from kvpipe.stages.profiling.estimates import GIB, Estimate  # noqa: E402
+from kvpipe.stages.profiling.estimates import Estimate  # noqa: E402
+from kvpipe.text.figures import GIB  # noqa: E402
 
 MEANING = {
     "reproduced": "every reading of what the record leaves open gives what was printed",
@@ -194,7 +195,7 @@ def _is_in(printed: float, estimate: Estimate) -> bool:
     return estimate.low - GIB / 200 <= printed * GIB <= estimate.high + GIB / 200
 
 
-# --- versions ---
+# --- speed ---
 def _throughput() -> Iterator[str]:
     """Tokens a second that were published, over what a step can do at best."""
     known = list(throughput())
@@ -219,6 +220,7 @@ def _throughput() -> Iterator[str]:
     yield ""
 
 
+# --- versions ---
 def _versions() -> Iterator[str]:
     yield "## What changed when"
     yield ""

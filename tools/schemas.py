@@ -102,6 +102,10 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
 }
 
 
+# Documents that are not named as the command that writes them.
+ANSWERED_BY = {"engine_plan": "run", "fleet": "find", "traced_fleet": "find"}
+
+
 def answer_of_command(words: Sequence[str]) -> Answer:
     prepared = prepared_request(words_to_overrides(words)).prepared
     return prepared.config.plugins["command"].make(Command).run(prepared, None)
@@ -111,14 +115,8 @@ def documents(name: str) -> Iterator[Any]:
     """Whole documents, as they are before they are folded."""
     for overrides in RUNS[name]:
         try:
-            if name in COMMANDS:
-                yield answer_of_command([name, *overrides]).document
-                continue
-            if name == "engine_plan":
-                yield answer_of_command(["run", *overrides]).document
-                continue
-            if name in ("fleet", "traced_fleet"):
-                yield answer_of_command(["find", *overrides]).document
+            if command := name if name in COMMANDS else ANSWERED_BY.get(name):
+                yield answer_of_command([command, *overrides]).document
                 continue
             result = kvpipe.run(overrides)
             if name == "plan":

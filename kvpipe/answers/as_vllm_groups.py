@@ -7,12 +7,12 @@ by the rules of the release that the line is for, in the same bytes.
 
 from __future__ import annotations
 
+from kvpipe.answers.advice import replan
 from kvpipe.answers.serve_line import line_release
 from kvpipe.cache.plan import Capacity
 from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
-from kvpipe.pipeline import Result, plan_with, prepare
-from kvpipe.request.changed import changed
+from kvpipe.pipeline import Result
 from kvpipe.request.want import requests_asked
 
 
@@ -24,9 +24,8 @@ def as_vllm_groups(result: Result) -> Note | None:
         return None
     release, most = line_release(result.prepared), resolved.max_num_seqs
     asked = requests_asked(result.prepared.config.want)
-    try:
-        other = _of_vllm(result, release)
-    except KvpipeError:
+    other = _of_vllm(result, release)
+    if other is None:
         text = f"vLLM {release} groups these layers otherwise, and refuses this plan's flags"
         return Note(text=text, knob="engine.name", is_warning=True)
     theirs, ours = min(most, other.requests_running), min(most, plan.capacity.requests_running)
@@ -39,8 +38,8 @@ def as_vllm_groups(result: Result) -> Note | None:
     return Note(text=text, knob="engine.name", is_warning=theirs < asked)
 
 
-def _of_vllm(result: Result, release: str) -> Capacity:
-    """The same flags, in the same bytes of each rank."""
+def _of_vllm(result: Result, release: str) -> Capacity | None:
+    """The same flags, in the same bytes of each rank; None where vLLM refuses them."""
     resolved = result.prepared.resolved
     changes = {
         "engine": "vllm",
@@ -50,8 +49,7 @@ def _of_vllm(result: Result, release: str) -> Capacity:
         "scheduler.max_num_seqs": resolved.max_num_seqs,
         "grouping": "hybrid",
     }
-    made = prepare(changed(result.prepared.raw, changes))
-    capacity = plan_with(made, result.profile.available_kv_bytes, compared=()).capacity
-    if capacity is None:
-        raise KvpipeError("no capacity")
-    return capacity
+    try:
+        return replan(result.prepared, result.profile.available_kv_bytes, changes).capacity
+    except KvpipeError:
+        return None

@@ -13,7 +13,7 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.engines.plan import Asked, EnginePlan, Named, assembled
 from kvpipe.engines.planned import Budget, Pools, Start, Step
 from kvpipe.engines.pools import EnginePool
-from kvpipe.pipeline import Prepared, block_rules, make_backend, plan_with, profile_ranks
+from kvpipe.pipeline import Prepared, block_rules, plan_with, profile_ranks
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.scratch import stepped
 from kvpipe.stages.profiling.base import MemoryItem, RankMemory
@@ -43,8 +43,7 @@ def plan_blocks(prepared: Prepared) -> EnginePlan:
     """ConfigError and DoesNotFit as a run's."""
     check_card(prepared)
     rules = block_rules(prepared.config)
-    backend = make_backend(prepared.config, prepared.resolved.backend)
-    profile = profile_ranks(prepared, backend)
+    profile = profile_ranks(prepared)
     plan = plan_with(prepared, profile.available_kv_bytes, compared=())
     rank = min(range(len(profile.ranks)), key=lambda i: profile.ranks[i].available_kv_bytes)
     resolved = prepared.resolved

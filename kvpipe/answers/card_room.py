@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpipe.errors import DoesNotFit
-from kvpipe.pipeline import Prepared, make_backend, profile_ranks
+from kvpipe.pipeline import Prepared, profile_ranks
 from kvpipe.text.figures import size
 
 
@@ -14,7 +14,7 @@ def short_of_card(prepared: Prepared, at_worst: bool = False) -> int:
     given, resolved = prepared.config.cache.kv_cache_memory_bytes, prepared.resolved
     if given is None or resolved.device.type == "cpu":
         return 0
-    profile = profile_ranks(prepared, make_backend(prepared.config, resolved.backend))
+    profile = profile_ranks(prepared)
     if at_worst:
         return max(rank.over_at_worst_bytes for rank in profile.ranks)
     return max(rank.overcommitted_bytes for rank in profile.ranks)

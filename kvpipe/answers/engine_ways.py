@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from kvpipe.answers.engine_question import question_of
-from kvpipe.answers.remedies import MOST_NAMED, MOST_RANKS, told
+from kvpipe.answers.remedies import MOST_NAMED, MOST_RANKS, ways_told
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import PlannedEngine, halvings
@@ -33,10 +33,8 @@ class EngineAdvice:
     changes: Changes
     plan: EnginePlan
 
-    def __str__(self) -> str:
-        return f"{told(self.changes)} ({self._promise()})"
-
-    def _promise(self) -> str:
+    @property
+    def promise(self) -> str:
         return f"{count(self.plan.users.steady, 'request')} of {self.plan.length:,} tokens at once"
 
 
@@ -47,10 +45,7 @@ def serves(plan: EnginePlan, asked: int) -> bool:
 
 def engine_ways_line(prepared: Prepared) -> tuple[str, tuple[Changes, ...]]:
     """What serves the users that were asked for, in words, and as changes."""
-    ways = list(islice(engine_ways(prepared), MOST_NAMED))
-    words = "; ".join(map(str, ways))
-    line = f"planned, and fits: {words}" if ways else "no single change of settings makes it fit"
-    return line, tuple({**way.changes} for way in ways)
+    return ways_told(list(islice(engine_ways(prepared), MOST_NAMED)))
 
 
 def engine_ways(prepared: Prepared) -> Iterator[EngineAdvice]:

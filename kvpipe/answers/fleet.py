@@ -72,9 +72,8 @@ def plan_fleet(
 ) -> FleetAnswer:
     """Ranked by cost where every device has a price, else by cards; then by cards, by headroom."""
     found: list[Fleet] = []
-    refused, tried = Refusals(), 0
-    for shape in shapes(devices):
-        tried += 1
+    refused, candidates = Refusals(), shapes(devices)
+    for shape in candidates:
         server = planned(prepared, wanted.length, shape, efficiency=1.0)
         made = server if isinstance(server, str) else _replica(server, wanted)
         if isinstance(made, str):
@@ -91,7 +90,7 @@ def plan_fleet(
             f.replica.shape.device,
         ),
     )
-    return FleetAnswer(fleets=tuple(ranked), refused=refused.told(), tried=tried)
+    return FleetAnswer(fleets=tuple(ranked), refused=refused.told(), tried=len(candidates))
 
 
 def _fleet(replica: Replica, wanted: Wanted, price: float | None) -> Fleet:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from kvpipe.answers.serve_line import line_for
 from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
-from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
-from kvpipe.request.changed import changed
+from kvpipe.pipeline import Prepared, plan_of, prepare
+from kvpipe.request.changed import changed, estimated
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -61,10 +62,9 @@ class Refusals:
         return {reason: tuple(names) for reason, names in self.named.items()}
 
 
-def shapes(devices: Sequence[str]) -> Iterator[Shape]:
-    for device in devices:
-        for pp in PIPELINE_PARALLEL:
-            yield from (Shape(device=device, tp=tp, pp=pp) for tp in TENSOR_PARALLEL)
+def shapes(devices: Sequence[str]) -> list[Shape]:
+    sizes = product(devices, PIPELINE_PARALLEL, TENSOR_PARALLEL)
+    return [Shape(device=device, tp=tp, pp=pp) for device, pp, tp in sizes]
 
 
 def planned(prepared: Prepared, length: int, shape: Shape, efficiency: float) -> Server | str:
@@ -72,9 +72,7 @@ def planned(prepared: Prepared, length: int, shape: Shape, efficiency: float) ->
     number of the shape."""
     try:
         made = prepare(_changed(prepared, length, shape))
-        backend = make_backend(made.config, made.resolved.backend)
-        memory = profile_ranks(made, backend).available_kv_bytes
-        plan = plan_with(made, memory, compared=())
+        plan = plan_of(made)
     except KvpipeError as error:
         key = error.lines()[0].partition(":")[0]
         return f"{key}: {_short(error)}"
@@ -86,13 +84,10 @@ def _short(error: KvpipeError) -> str:
 
 
 def _changed(prepared: Prepared, length: int, shape: Shape) -> dict[str, Any]:
-    changes: dict[str, Any] = {
+    changes = estimated(prepared.raw) | {
         "device": shape.device,
         "scheduler.max_model_len": length,
         "parallel.tensor_parallel_size": shape.tp,
         "parallel.pipeline_parallel_size": shape.pp,
     }
-    raw = prepared.raw
-    if raw["cache"]["kv_cache_memory_bytes"] is None and raw["profiling"]["name"] != "estimate":
-        changes["profiling"] = "estimate"
-    return changed(raw, changes)
+    return changed(prepared.raw, changes)

@@ -18,7 +18,7 @@ from kvpipe.answers.log_comparison import (
 )
 from kvpipe.answers.log_readings import Reading, readings
 from kvpipe.engines.base import Engine
-from kvpipe.engines.versions import DISTINCT, parse_version, rules_of
+from kvpipe.engines.versions import DISTINCT, parse_version, rules_of, written
 from kvpipe.errors import KvpipeError
 from kvpipe.logs.engine_log import EngineLog
 from kvpipe.pipeline import Prepared, prepare
@@ -102,7 +102,7 @@ def _versions(prepared: Prepared, log: EngineLog) -> tuple[str, ...]:
     rules."""
     for named in (log.version or "", prepared.config.plugins["engine"].make(Engine).rules.version):
         try:
-            return (".".join(map(str, parse_version(_three_parts(named)))),)
+            return (written(parse_version(_three_parts(named))),)
         except ValueError:
             continue
     return DISTINCT

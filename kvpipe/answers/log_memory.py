@@ -11,16 +11,16 @@ from dataclasses import replace
 from math import isclose
 
 from kvpipe.errors import DoesNotFit, KvpipeError
-from kvpipe.logs.figures import GIB
-from kvpipe.pipeline import Prepared, make_backend, prepare, profile_ranks
+from kvpipe.pipeline import Prepared, prepare, profile_ranks
 from kvpipe.request.confdir import shipped_option
 from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
+from kvpipe.text.figures import GIB
 
 
 def profile_after(prepared: Prepared, made: Prepared) -> MemoryProfile:
     """The memory of `made`, a request like `prepared` but for some settings. DoesNotFit where
     nothing is left."""
-    profile = profile_ranks(made, make_backend(made.config, made.resolved.backend))
+    profile = profile_ranks(made)
     is_log = made.config.plugins["profiling"].name == "log"
     if not is_log or made.config.cache.kv_cache_memory_bytes is not None:
         return profile
@@ -48,8 +48,7 @@ def _estimate(prepared: Prepared) -> int | None:
     estimate = {**shipped_option("profiling", "estimate"), "enforce_eager": _is_eager(prepared)}
     try:
         made = prepare({**prepared.raw, "profiling": estimate})
-        backend = make_backend(made.config, made.resolved.backend)
-        return min(profile_ranks(made, backend).available_kv_bytes)
+        return min(profile_ranks(made).available_kv_bytes)
     except DoesNotFit as error:
         return min(error.available_bytes, default=None)
     except KvpipeError:

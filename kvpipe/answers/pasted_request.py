@@ -18,14 +18,14 @@ from kvpipe.answers.pasted_checkpoint import unmet_word
 from kvpipe.engines.other_servers import server_of_another
 from kvpipe.engines.pasted import Pasted, image_release, read_pasted
 from kvpipe.engines.pasted_weights import weights_of
-from kvpipe.engines.versions import NEWEST, parse_version
+from kvpipe.engines.versions import NEWEST, parse_version, written
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.logs.engine_log import EngineLog
 from kvpipe.logs.lines import encoding_of, no_log, open_log
 from kvpipe.logs.reading import NO_FIGURES, read_file
 from kvpipe.models.config_file import has_config
 from kvpipe.pipeline import Prepared, prepare
-from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.request.confdir import shipped_cards, shipped_option
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, option_named
 from kvpipe.text.quantities import parse_size
 
@@ -176,7 +176,7 @@ def _engine(log: EngineLog | None, text: str) -> dict[str, Any]:
         release = parse_version(f"{version}.0" if version.count(".") == 1 else version)
     except ValueError:
         release = NEWEST
-    return {"name": "vllm", "version": ".".join(map(str, release))}
+    return {"name": "vllm", "version": written(release)}
 
 
 def _profiling(log: EngineLog | None, path: str) -> dict[str, Any]:
@@ -265,6 +265,5 @@ def device_of(total_bytes: int) -> str | None:
 
 @cache
 def _devices() -> Mapping[str, int]:
-    names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
-    options = {name: shipped_option("device", name) for name in sorted(names)}
+    options = {name: shipped_option("device", name) for name in shipped_cards()}
     return {name: int(parse_size(option["memory_bytes"])) for name, option in options.items()}

@@ -5,11 +5,11 @@ A plan costs about a millisecond (preparing it four), so candidates are tried, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, Protocol
 
 from kvpipe.answers.card_room import short_of_card
 from kvpipe.answers.log_memory import profile_after, share_is_known
@@ -37,10 +37,11 @@ def told(changes: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """changes: settings by key. promise: what they bring about, in words. plan: made with them."""
+    """changes: settings by key. promise: what they bring about, in words. made, plan: with them."""
 
     changes: Mapping[str, Any]
     promise: str
+    made: Prepared = field(repr=False)
     plan: Plan = field(repr=False)
 
     def __str__(self) -> str:
@@ -72,7 +73,7 @@ def advice(
     trial = tried(prepared, changes)
     if trial is None or not (promise(trial.plan) and _serves(trial)):
         return None
-    return Advice(changes=dict(changes), promise=words, plan=trial.plan)
+    return Advice(changes=dict(changes), promise=words, made=trial.prepared, plan=trial.plan)
 
 
 def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
@@ -109,8 +110,19 @@ def ways_line(
     prepared: Prepared, promise: Promise = fits
 ) -> tuple[str, tuple[Mapping[str, Any], ...]]:
     """What fits and serves the users that were asked for, in words, and as changes."""
-    ways = list(ways_out(prepared, promise))
-    words = "; ".join(f"{way} ({way.promise})" for way in ways)
+    return ways_told(list(ways_out(prepared, promise)))
+
+
+class Way(Protocol):
+    @property
+    def changes(self) -> Mapping[str, Any]: ...
+    @property
+    def promise(self) -> str: ...
+
+
+def ways_told(ways: Sequence[Way]) -> tuple[str, tuple[Mapping[str, Any], ...]]:
+    """Planned ways in one line, and as changes."""
+    words = "; ".join(f"{told(way.changes)} ({way.promise})" for way in ways)
     line = f"planned, and fits: {words}" if ways else "no single change of settings makes it fit"
     return line, tuple({**way.changes} for way in ways)
 
@@ -121,9 +133,7 @@ def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
     named = 0
     for candidate in CANDIDATES:
         way = candidate(prepared, promise) if named < MOST_NAMED else None
-        if way is not None and not short_of_card(
-            prepare(changed(prepared.raw, way.changes)), at_worst=True
-        ):
+        if way is not None and not short_of_card(way.made, at_worst=True):
             named += 1
             yield way
 
@@ -207,7 +217,7 @@ def _bytes(prepared: Prepared, promise: Promise) -> Advice | None:
     if rich.capacity is None:
         return None
     width = max(rank.config.bytes_per_block for rank in rich.ranks)
-    peak = sum(demand.peak_blocks for demand in rich.capacity.demands)
+    peak = rich.capacity.peak_blocks
     for blocks in (peak + 1, ceil(1.02 * peak) + 2):  # the null block; what old releases keep back
         if found := advice(
             prepared, {key: blocks * width}, "one request of the full length", promise

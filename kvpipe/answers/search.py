@@ -16,9 +16,9 @@ from kvpipe.answers.finding import Finding
 from kvpipe.cache.load import ENDS, Load, by_both, running
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
-from kvpipe.pipeline import Prepared, make_backend, plan_with, prepare, profile_ranks
-from kvpipe.request.changed import changed
-from kvpipe.request.confdir import CONF_DIR, shipped_option
+from kvpipe.pipeline import Prepared, plan_of, plan_with, prepare
+from kvpipe.request.changed import changed, estimated
+from kvpipe.request.confdir import shipped_cards, shipped_option
 from kvpipe.request.schema import check_section
 from kvpipe.request.want import Want
 from kvpipe.specs.edges import largest, smallest
@@ -99,15 +99,10 @@ class Search:
     def plan(self, changes: Mapping[str, Any], length: int) -> Plan | _Refused:
         """The plan with some settings changed, for requests of `length` tokens, or why there is
         none. Memory is estimated, unless its size is set."""
-        raw, memory = self.prepared.raw, changes.get("memory")
-        settings = {key: value for key, value in changes.items() if key != "memory"}
-        first: dict[str, Any] = {"scheduler.max_model_len": length}
-        if raw["cache"]["kv_cache_memory_bytes"] is None and memory is None:
-            first["profiling"] = _estimate(raw["profiling"])
+        raw = self.prepared.raw
+        of_length = {"scheduler.max_model_len": length}
         try:
-            made = prepare(changed(raw, first | settings))
-            memory = memory or _memory(made)
-            return plan_with(made, memory, compared=())
+            return plan_of(prepare(changed(raw, estimated(raw) | of_length | dict(changes))))
         except KvpipeError as error:
             return _Refused(error.lines()[0])
 
@@ -130,10 +125,11 @@ class Search:
     def cache_memory(self) -> Finding:
         """Bytes of cache that the load needs on each rank, from the plan itself."""
         question = "smallest cache on each rank"
-        ranks = len(self.prepared.resolved.ranks)
-        plan = self.plan({"memory": (PLENTY,) * ranks}, self.length)
-        if isinstance(plan, _Refused):
-            return Finding(question=question, answer="", limit=plan.reason)
+        try:
+            made = prepare(changed(self.prepared.raw, {"scheduler.max_model_len": self.length}))
+            plan = plan_with(made, (PLENTY,) * len(made.resolved.ranks), compared=())
+        except KvpipeError as error:
+            return Finding(question=question, answer="", limit=error.lines()[0])
         blocks = blocks_for(plan, self.want.requests) + 1  # and the null block
         num_bytes = blocks * max(rank.config.bytes_per_block for rank in plan.ranks)
         return Finding(
@@ -275,21 +271,9 @@ def blocks_for(plan: Plan, requests: int) -> int:
 
 
 # --- parts ---
-def _estimate(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The estimate plugin's options, with those that were set for it."""
-    shipped = shipped_option("profiling", "estimate")
-    return dict(asked) if asked.get("name") == "estimate" else shipped
-
-
-def _memory(prepared: Prepared) -> tuple[int, ...]:
-    backend = make_backend(prepared.config, prepared.resolved.backend)
-    return profile_ranks(prepared, backend).available_kv_bytes
-
-
 def _devices() -> list[tuple[str, dict[str, Any]]]:
     """Shipped accelerators, the one with the least memory first."""
     from kvpipe.text.quantities import parse_size
 
-    names = {path.stem for path in (CONF_DIR / "device").glob("*.yaml")} - {"auto", "cpu"}
-    options = {name: shipped_option("device", name) for name in sorted(names)}
+    options = {name: shipped_option("device", name) for name in shipped_cards()}
     return sorted(options.items(), key=lambda item: int(parse_size(item[1]["memory_bytes"])))

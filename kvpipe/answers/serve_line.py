@@ -7,7 +7,7 @@ from kvpipe.engines.arguments import OLDEST_BFLOAT16, Arguments, refused_argumen
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.engines.serve import has_flag, serve_line
-from kvpipe.engines.versions import NEWEST, parse_version
+from kvpipe.engines.versions import NEWEST, parse_version, written
 from kvpipe.pipeline import Prepared, Result
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import KVCacheSpec
@@ -48,7 +48,7 @@ def image_of(prepared: Prepared) -> str:
 def line_release(prepared: Prepared) -> str:
     """The release that `line_for` is for: the run's, or the newest."""
     rules = prepared.config.plugins["engine"].make(Engine).rules
-    return rules.version or ".".join(map(str, NEWEST))
+    return rules.version or written(NEWEST)
 
 
 def why_none(result: Result) -> str:

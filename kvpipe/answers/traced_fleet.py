@@ -79,10 +79,9 @@ def serve_trace(
     priced = all(device in prices for device in devices)
     price = prices if priced else dict.fromkeys(devices, 1.0)
     found: list[TracedFleet] = []
-    refused, tried, replays = Refusals(), 0, 0
+    refused, replays = Refusals(), 0
     by_price = sorted(shapes(devices), key=lambda s: (price[s.device] * s.cards, s.cards))
     for shape in by_price:
-        tried += 1
         server = planned(prepared, load.length, shape, load.options.efficiency)
         why = server if isinstance(server, str) else _too_slow(server, load)
         if isinstance(server, str) or why:
@@ -97,7 +96,9 @@ def serve_trace(
             refused.add(search.why, shape)
         else:
             found = sorted([*found, fleet], key=lambda f: _rank(f, price))[:MOST_FLEETS]
-    return TracedAnswer(fleets=tuple(found), refused=refused.told(), tried=tried, replays=replays)
+    return TracedAnswer(
+        fleets=tuple(found), refused=refused.told(), tried=len(by_price), replays=replays
+    )
 
 
 def _rank(fleet: TracedFleet, price: Mapping[str, float]) -> tuple[float, int, float]:

@@ -43,7 +43,8 @@ Tokens = Sequence[int] | npt.NDArray[np.integer]
 
 
 class BlockManager:
-    """One rank's blocks. Requests are named by any hashable value."""
+    """One rank's blocks. Requests are named by any hashable value. scratch: what the step keeps
+    there, for the layers of groups that do."""
 
     def __init__(
         self,
@@ -73,8 +74,8 @@ class BlockManager:
                 "scratch keeps no prefixes: plan with prefix caching, or serve without"
             )
         self.prefixes = PrefixCache(self.pool, self.tables, prefix_caching)
-        self._scratch = StepScratch(self.pool, self.tables, config.scratch)
-        self._granter = Granter(self.pool, self.tables, limits, max_num_requests, self._scratch)
+        self.scratch = StepScratch(self.pool, self.tables, config.scratch)
+        self._granter = Granter(self.pool, self.tables, limits, max_num_requests, self.scratch)
         self._seats = Seats(max_num_requests)
         self._slots = [GroupSlots(kv_sharing_fast_prefill) for _ in self.tables]
         groups = list(zip(self.tables, self._slots, strict=True))
@@ -152,7 +153,7 @@ class BlockManager:
         copies = self._granter.grant([Move(live, computed, num_new_tokens, lookahead, True)])
         for g, (table, slots) in enumerate(zip(self.tables, self._slots, strict=True)):
             written = table.spec.written(computed, num_new_tokens, live.limits)
-            self._scratch.note_written(g, live.row, written, len(slots.all))
+            self.scratch.note_written(g, live.row, written, len(slots.all))
             slots.all.extend_later(table.later_slots(live.row, written))
         self._seats.num_tokens[live.row] = computed + num_new_tokens
         self._granter.look_anew(live.row)
@@ -209,7 +210,7 @@ class BlockManager:
             if len(blocks):
                 self.pool.free(blocks)
             table.clear(live.row)
-        self._scratch.forget(live.row)
+        self.scratch.forget(live.row)
         self._seats.unseat(live)
 
     # --- host memory -------------------------------------------------------------------------
@@ -252,21 +253,16 @@ class BlockManager:
 
     def end_step(self) -> None:
         """The step has run: its scratch is free. (`begin_step` says so too.)"""
-        self._scratch.end_step()
-
-    @property
-    def scratch(self) -> StepScratch:
-        """What this step keeps in scratch, for the layers of groups that do."""
-        return self._scratch
+        self.scratch.end_step()
 
     def step_table(self, group: int, requests: Sequence[Hashable]) -> StepArray:
         """[R, W] entries of a group whose step uses scratch (`scratch.used_by`), in the units of
         its `GroupScratch`; each layer has its own (`of_layer`)."""
-        return self._scratch.table(group, self._seats.rows(requests))
+        return self.scratch.table(group, self._seats.rows(requests))
 
     def step_slots(self, group: int) -> StepArray:
         """[T] the same of the slots that this step writes, in the order of `slot_mapping`."""
-        return self._scratch.slots_of(group, self.slot_mapping(group))
+        return self.scratch.slots_of(group, self.slot_mapping(group))
 
     def slot_mapping(self, group: int | str) -> Slots:
         """[T] int64, contiguous: the slots that this step writes in a group (or in a layer's), in

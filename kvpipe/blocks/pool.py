@@ -218,19 +218,19 @@ class BlockPool:
         self._state[ids] = left
         cached = ids[left == _KEYED][::-1]
         plain = ids[left == 0]
-        self._push(plain, len(plain))
+        self._push(plain)
         if len(cached):
             self._cached.append(cached)
             self._freed += len(cached)
 
-    def _push(self, ids: Ids, num: int) -> None:
+    def _push(self, ids: Ids) -> None:
         head = self._head
         in_use = head - 1 - self._cached.count
         if in_use > self._peak:  # use peaks where it turns down: only freeing has to look
             self._peak = in_use
-        self._head = start = head - num
+        self._head = start = head - len(ids)
         self._stack_at[start:head] = ids  # type: ignore[call-overload]  # a buffer, as of 3.12
-        self._freed += num
+        self._freed += len(ids)
 
     # --- content -----------------------------------------------------------------------------
     def register(self, ids: npt.ArrayLike, keys: Sequence[bytes]) -> int:

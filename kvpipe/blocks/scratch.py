@@ -197,3 +197,8 @@ class StepScratch:
         blocks = np.array([block * units for _, block, _ in self._moves[group]], np.int64)
         pages = [self._entry(group, page) for *_, page in self._moves[group]]
         return blocks, StepArray(np.array(pages, np.int64), np.ones(len(pages), np.bool_))
+
+    def copies(self, group: int, shift: int) -> list[tuple[int, int]]:
+        """The same of one layer, as `Backend.copy_blocks` takes them: (entry, its copy's)."""
+        blocks, pages = self.moves(group)
+        return list(zip(blocks.tolist(), pages.of_layer(shift).tolist(), strict=True))

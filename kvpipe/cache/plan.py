@@ -160,19 +160,22 @@ class Capacity:
     @property
     def requests_running(self) -> int:
         """Requests of request_len in a running server (load.py)."""
-        return most_running(self.usable_blocks, *self._blocks())
+        return most_running(self.usable_blocks, self.peak_blocks, self.steady_blocks)
 
     def blocks_of(self, requests: int) -> int:
         """Blocks of a running load of that many requests of request_len: the tokens of one step
         are prompts, wherever they belong."""
-        return running(requests, self.request_len).units(*self._blocks())
+        return running(requests, self.request_len).units(self.peak_blocks, self.steady_blocks)
 
-    def _blocks(self) -> tuple[int, int]:
-        """Of one request, over all groups: at its peak, in steady state."""
-        return (
-            sum(demand.peak_blocks for demand in self.demands) + self.scratch_blocks,
-            sum(demand.steady_blocks for demand in self.demands),
-        )
+    @property
+    def peak_blocks(self) -> int:
+        """Of one request, over all groups, with its step's own."""
+        return sum(demand.peak_blocks for demand in self.demands) + self.scratch_blocks
+
+    @property
+    def steady_blocks(self) -> int:
+        """Of one request, over all groups."""
+        return sum(demand.steady_blocks for demand in self.demands)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ class Command(ABC):
     job leaves in its folder, its document first. columns: what the table of a sweep shows of
     each job, beside its status and its overrides; legend: the lines under the table that
     explain them. fields: of the answer, those that every sweep.csv has, whether or not a job
-    came so far.
+    came so far. stays: it answers until it is stopped.
     """
 
     summary: ClassVar[str]

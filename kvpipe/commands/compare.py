@@ -18,6 +18,7 @@ from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.cards import cards
 from kvpipe.report.comparison import Fastest, document, sections
+from kvpipe.report.identity import model_words
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import lay_out
 
@@ -44,8 +45,8 @@ class Compare(Command):
         """Exit 1 where no engine runs a request; what one refuses stands in the table."""
         found = compare_engines(prepared, self.options.engines)
         resolved = prepared.resolved
-        model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
-        heading, length = f"{model} on {resolved.device.name}", resolved.limits.max_model_len
+        length = resolved.limits.max_model_len
+        heading = f"{model_words(resolved)} on {resolved.device.name}"
         fastest = _fastest(prepared, found)
         users = {each.name: each.plan.users.steady for each in found if each.plan is not None}
         serves = any(users.values())

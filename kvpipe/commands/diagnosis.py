@@ -29,14 +29,13 @@ from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, wor
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.logs.contradictions import contradictions
 from kvpipe.logs.engine_log import EngineLog
-from kvpipe.logs.figures import GIB
 from kvpipe.notes import Note
-from kvpipe.pipeline import Prepared, execute, make_backend, plan_with, prepare, profile_ranks
+from kvpipe.pipeline import Prepared, execute, plan_with, prepare, profile_ranks
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.of_run import report_input
 from kvpipe.request.changed import changed
 from kvpipe.stages.profiling.base import MemoryProfile
-from kvpipe.text.figures import count
+from kvpipe.text.figures import GIB, count
 
 MOST_LINES = 20
 MOST_TROUBLES = 8
@@ -142,7 +141,7 @@ def _tried(
 
 def _profile(prepared: Prepared) -> MemoryProfile | None:
     try:
-        return profile_ranks(prepared, make_backend(prepared.config, prepared.resolved.backend))
+        return profile_ranks(prepared)
     except KvpipeError:
         return None
 

@@ -13,6 +13,7 @@ from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.engine_plan import document, sections, summary
+from kvpipe.report.identity import model_words
 from kvpipe.request.want import requests_asked
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, lay_out
@@ -31,7 +32,6 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
     except DoesNotFit as error:
         raise error if job is not None else error.with_advice(*engine_ways_line(prepared)) from None
     resolved = prepared.resolved
-    model = f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
     asked = requests_asked(prepared.config.want)
     fits = serves(plan, asked)
     told = "" if fits else _fewer(plan, asked)
@@ -40,7 +40,7 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
     return Answer(
         status="fits" if fits else "does_not_fit",
         exit_code=0 if fits else 1,
-        lines=partial(lay_out, sections(plan, model, resolved.device.name)),
+        lines=partial(lay_out, sections(plan, model_words(resolved), resolved.device.name)),
         verdict=_verdict(plan, asked),
         document=document(plan, prepared) | advice,
         fields=summary(plan),

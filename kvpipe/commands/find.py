@@ -18,7 +18,7 @@ from kvpipe.commands.fleet_answers import fleet_answer, refuse_trace, unknown_ca
 from kvpipe.errors import Problem
 from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
-from kvpipe.report.identity import identity
+from kvpipe.report.identity import identity, model_words
 from kvpipe.request.schema import check_section
 from kvpipe.request.want import Want
 from kvpipe.text.figures import count
@@ -69,10 +69,9 @@ def _served(findings: Sequence[Finding]) -> bool:
 
 
 def _section(search: Search, findings: Sequence[Finding]) -> Section:
-    head = search.prepared.resolved
     return Section(
         title=f"find: {count(search.want.requests, 'request')} of {count(search.length, 'token')}, "
-        f"{head.model.name} ({head.served_dtype}, cache {head.cache_dtype})",
+        f"{model_words(search.prepared.resolved)}",
         headers=("", "answer"),
         align="ll",
         rows=[(finding.question, finding.answer or "none") for finding in findings],

@@ -14,12 +14,11 @@ from typing import Any, ClassVar
 from kvpipe.answers.fitted_speed import FittedSpeed, Reached, fitted_speed, needs_plan
 from kvpipe.answers.speed import speed_of
 from kvpipe.commands.base import Command, CommandOptions
-from kvpipe.commands.replay import plan_of
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.files.standard_input import kept_standard_input
 from kvpipe.logs.lines import Lines, open_log
 from kvpipe.logs.throughput import Throughput, throughputs
-from kvpipe.pipeline import Prepared, block_rules
+from kvpipe.pipeline import Prepared, block_rules, plan_of
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
 from kvpipe.text.figures import count

@@ -13,10 +13,9 @@ from kvpipe.answers.serve_line import image_of
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
-from kvpipe.report.deployment import Deployment, written
 from kvpipe.report.fleet import document, picture, sections
-from kvpipe.report.identity import identity
-from kvpipe.request.confdir import CONF_DIR
+from kvpipe.report.identity import identity, model_words
+from kvpipe.request.confdir import NO_CARDS, shipped_cards
 from kvpipe.request.nicknames import option_named
 from kvpipe.request.want import Want
 from kvpipe.text.lines import lay_out
@@ -26,7 +25,6 @@ if TYPE_CHECKING:  # traces are read where one is asked for
 
 WAITS = ("wait_ms", "first_token_ms")  # what only a trace of requests can be held to
 PICTURE = "fleets.svg"
-_NO_CARDS = ("auto", "cpu")
 NOT_SERVED = "want.device: none of these cards serves the load"
 
 
@@ -108,6 +106,8 @@ def _files(search: Search, drawn: str | None, best: tuple[Started, int] | None) 
     kind = search.want.write
     if kind is None or best is None or not best[0].command:
         return files
+    from kvpipe.report.deployment import Deployment, written  # with yaml
+
     server, replicas = best
     wanted = Deployment(
         name=_label(search.prepared.resolved.model.name),
@@ -154,12 +154,11 @@ def _refuse_waits(want: Want) -> None:
 
 def unknown_cards(want: Mapping[str, Any]) -> Iterator[Problem]:
     """Every name of a card that no option file has; want: as it was said, right or wrong."""
-    known = sorted(path.stem for path in (CONF_DIR / "device").glob("*.yaml"))
-    cards = [name for name in known if name not in _NO_CARDS]
+    cards = shipped_cards()
     for key in ("device", "prices"):
         names = want.get(key)
         for name in names if isinstance(names, list | dict) else ():
-            if isinstance(name, str) and option_named("device", name) in (None, *_NO_CARDS):
+            if isinstance(name, str) and option_named("device", name) in (None, *NO_CARDS):
                 hint = did_you_mean(name, cards)
                 yield Problem(f"want.{key}", "names of device=...", f"'{name}'", hint)
     yield from _prices_of_none(want)
@@ -187,8 +186,7 @@ def _cards(want: Want) -> tuple[list[str], dict[str, float]]:
 
 
 def _model(search: Search) -> str:
-    resolved = search.prepared.resolved
-    return f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
+    return model_words(search.prepared.resolved)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -13,8 +13,8 @@ from kvpipe.answers.remedies import advice, ways_out
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import words_of
 from kvpipe.logs.engine_log import EngineLog
-from kvpipe.logs.figures import GIB
 from kvpipe.pipeline import Prepared
+from kvpipe.text.figures import GIB
 
 _SHARE, _LENGTH = "cache.gpu_memory_utilization", "scheduler.max_model_len"
 _ALONE = {"profiling.other_instances_bytes": 0}

@@ -14,11 +14,6 @@ from pydantic import Field
 
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.errors import ConfigError, Problem, problems_of
-from kvpipe.page.asked import wrong_stops
-from kvpipe.page.axes import AskedStops
-from kvpipe.page.document import page_document
-from kvpipe.page.html import page_html
-from kvpipe.page.sources import ENGINES_DIFFER, check_folder, of_engines, of_request, of_sweep
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.request.config import Count
@@ -47,28 +42,38 @@ class Page(Command):
 
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        from kvpipe.page.asked import wrong_stops
+        from kvpipe.page.sources import check_folder
+
         folder = raw["command"].get("folder")
         found = problems_of(lambda: check_folder(folder)) if isinstance(folder, str) else ()
         return [*found, *dict.fromkeys(wrong_stops(raw))]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """ConfigError for a folder that is no sweep's, or more plans than a page holds."""
+        from kvpipe.page.html import page_html  # as all of kvpipe/page: no other command needs it
+
         users = requests_asked(prepared.config.want)
         document = self._document(prepared, users)
         html = page_html(document)
-        if len(html.encode()) > LARGEST_BYTES:
+        num_bytes = len(html.encode())
+        if num_bytes > LARGEST_BYTES:
             expected = f"stops that make a page of at most {LARGEST_BYTES:,} bytes"
-            raise ConfigError(Problem("command.lengths", expected, f"{len(html.encode()):,}"))
+            raise ConfigError(Problem("command.lengths", expected, f"{num_bytes:,}"))
         return Answer(
             status="fits",
             exit_code=0,
-            lines=partial(lay_out, [_section(document, len(html.encode()))]),
+            lines=partial(lay_out, [_section(document, num_bytes)]),
             document=document,
             pictures={"page.html": html},
             fields={"plans": _plans(document)},
         )
 
     def _document(self, prepared: Prepared, users: int) -> dict[str, Any]:
+        from kvpipe.page.axes import AskedStops
+        from kvpipe.page.document import page_document
+        from kvpipe.page.sources import ENGINES_DIFFER, of_engines, of_request, of_sweep
+
         asked = AskedStops(
             lengths=self.options.lengths,
             batches=self.options.batches,

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.speed import Speed, speed_of
-from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command
 from kvpipe.errors import Problem, problems_of
-from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
+from kvpipe.pipeline import Prepared, plan_of
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
 from kvpipe.report.sweep_table import Column, figure
@@ -96,13 +95,6 @@ def _unserved(result: ReplayResult) -> str:
         f"trace: overloaded, {result.arrivals_s:,.0f} s of arrivals became "
         f"{result.simulated_s:,.0f} s of work; lower trace.arrival_rate_scale, or serve with more"
     )
-
-
-def plan_of(prepared: Prepared) -> Plan:
-    """The stages before memory is owned: what the request's memory becomes."""
-    backend = make_backend(prepared.config, prepared.resolved.backend)
-    profile = profile_ranks(prepared, backend)
-    return plan_with(prepared, profile.available_kv_bytes, compared=())
 
 
 PLUGIN = Replay

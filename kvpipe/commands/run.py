@@ -19,8 +19,9 @@ from kvpipe.report.base import Answer
 from kvpipe.report.document import plan_document
 from kvpipe.report.first_screen import first_screen
 from kvpipe.report.folded import folded
+from kvpipe.report.identity import model_words
 from kvpipe.report.memory_map import memory_map
-from kvpipe.report.of_run import model_words, report_input
+from kvpipe.report.of_run import report_input
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import Column, figure

@@ -11,18 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.page.live import Choice, Live, names_of
-from kvpipe.page.shelf import Shelf, no_folder
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.request.want import requests_asked
 from kvpipe.text.lines import Section, lay_out
+
+if TYPE_CHECKING:  # no other command needs them
+    from kvpipe.page.live import Live
+    from kvpipe.page.shelf import Shelf
 
 HOST = "127.0.0.1"
 USUAL_DEVICE = "h100_80gb"
@@ -45,12 +47,16 @@ class ServePage(Command):
         folder = raw["command"].get("folder")
         if not isinstance(folder, str) or Path(folder).is_dir():
             return ()
+        from kvpipe.page.shelf import no_folder
+
         return [no_folder(folder)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """Returns once it is stopped. ConfigError where the extra is missing."""
         if job is not None:
             raise ConfigError(Problem("command", "one page at a time", "a sweep"))
+        from kvpipe.page.shelf import Shelf
+
         shelf = Shelf(folder=None if self.options.folder is None else Path(self.options.folder))
         try:
             live = live_of(prepared, shelf)
@@ -68,12 +74,14 @@ class ServePage(Command):
 
 def live_of(prepared: Prepared, shelf: Shelf) -> Live:
     """ConfigError where the command line says more than a page can change."""
+    from kvpipe.page.live import Choice, Live, presets
+
     said = {word.partition("=")[0]: word.partition("=")[2] for word in prepared.words}
     device = said.get("device", USUAL_DEVICE)
     model = said.get("model", "llama")
-    ours = ("command", "command.", "report", "want.", "hydra.")
+    ours = ("command", "report", "want.", "hydra.")
     words = [word for word in prepared.words if not word.startswith(ours)]
-    known = names_of("model")
+    known = presets()
     live = Live(
         words=words,
         shelf=shelf,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kvpipe.engines.versions import NEWEST, Row, Version, parse_version
+from kvpipe.text.figures import GIB
 
-GIB = 2**30
 Usage = Literal["server", "llm"]
 _SECTION = "engine configuration of 0.12.0, 0.17.0, 0.20.0, 0.26.0 and 0.33.0"
 

@@ -32,9 +32,9 @@ from kvpipe.engines.pools import Demand, EnginePool, EveryToken, LastTokens, Per
 from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.specs.edges import largest
+from kvpipe.text.figures import GIB
 from kvpipe.text.quantities import Bytes
 
-GIB = 2**30
 MARGIN = GIB  # that automatic fitting leaves on a device
 LOGIT_BYTES = 4
 

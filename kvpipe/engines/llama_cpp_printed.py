@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MIB = 2**20
+from kvpipe.text.figures import MIB
 
 
 @dataclass(frozen=True, kw_only=True)

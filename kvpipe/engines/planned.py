@@ -22,6 +22,10 @@ from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.models.base import ModelGeometry
 from kvpipe.specs.base import CacheLayer
 from kvpipe.specs.packed_types import WORDS
+from kvpipe.text.figures import GIB
+
+# Hundredths of memory that may be advised for a cache: what stays is for steps and graphs.
+HIGHEST_SHARE = 95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +219,17 @@ def weights(rank: RankQuestion, mark: Mark = "read", caveat: str = "") -> Step:
     )
 
 
+def kept_free(free: int, share: float, option: str, mark: Mark = "read") -> Step:
+    """All but a share of what is free, by an option of that name."""
+    return Step(
+        name="kept free",
+        num_bytes=int(free * share) - free,
+        how="exact",
+        mark=mark,
+        source=f"1 - {option}={share}",
+    )
+
+
 def by_hand(question: Question) -> Budget | None:
     """The budget where the user set the bytes."""
     if question.cache_bytes is None:
@@ -232,6 +247,12 @@ def by_hand(question: Question) -> Budget | None:
     )
 
 
+def larger_shares(option: str, share: float) -> Sequence[Mapping[str, Any]]:
+    """The engine's option, raised by hundredths up to the highest share that may be advised."""
+    hundredths = range(int(100 * share) + 1, HIGHEST_SHARE + 1)
+    return [{f"engine.{option}": n / 100} for n in hundredths]
+
+
 def halvings(number: int, least: int = 1) -> Iterator[int]:
     """Of 8: 4, 2, 1."""
     while (number := number // 2) >= least:
@@ -240,8 +261,8 @@ def halvings(number: int, least: int = 1) -> Iterator[int]:
 
 def nothing_left(engine: str, budget: Budget) -> DoesNotFit:
     """The refusal where a budget is not above nothing."""
-    parts = ", ".join(f"{step.name} {step.num_bytes / 2**30:+.2f} GiB" for step in budget.steps)
+    parts = ", ".join(f"{step.name} {step.num_bytes / GIB:+.2f} GiB" for step in budget.steps)
     return DoesNotFit(
-        f"engine.name: {engine} has {budget.num_bytes / 2**30:.2f} GiB for its cache: {parts}",
+        f"engine.name: {engine} has {budget.num_bytes / GIB:.2f} GiB for its cache: {parts}",
         available_bytes=(budget.num_bytes,),
     )

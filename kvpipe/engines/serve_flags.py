@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from kvpipe.engines.serve import FLAGS, SWITCHES_SINCE
-from kvpipe.engines.versions import Version, parse_version
+from kvpipe.engines.versions import Version, parse_version, written
 
 READ: tuple[Version, ...] = ((0, 17, 0), (0, 28, 0), (0, 32, 0), (0, 33, 0))
 _FILE = Path(__file__).with_name("serve_flags.txt")
@@ -65,7 +65,7 @@ def _near(name: str) -> str:
 
 
 def _told(releases: tuple[Version, ...]) -> str:
-    return ", ".join(".".join(map(str, release)) for release in releases)
+    return ", ".join(written(release) for release in releases)
 
 
 @cache

@@ -21,6 +21,7 @@ from kvpipe.engines.planned import (
     Start,
     Step,
     free_at_start,
+    larger_shares,
     weights,
 )
 from kvpipe.engines.pools import EnginePool, EveryToken, LastTokens, PerRequest
@@ -28,9 +29,7 @@ from kvpipe.engines.sglang_fraction import StepSizes, static_fraction, step_size
 from kvpipe.engines.sglang_start import Settings, launch_line
 from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
-
-MIB, GIB = 2**20, 2**30
-HIGHEST_FRACTION = 95  # hundredths that may be advised: what stays is for steps and graphs
+from kvpipe.text.figures import GIB, MIB
 
 
 class SGLang(PlannedEngine):
@@ -77,10 +76,7 @@ class SGLang(PlannedEngine):
     def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
         if question.cache_bytes is None:
             asked, _ = self._fraction(question, question.ranks[0])
-            yield [
-                {"engine.mem_fraction_static": hundredths / 100}
-                for hundredths in range(int(100 * asked) + 1, HIGHEST_FRACTION + 1)
-            ]
+            yield larger_shares("mem_fraction_static", asked)
         if question.prefix_caching:
             yield [{"cache.enable_prefix_caching": False}]
         for key, value, most in (

@@ -18,7 +18,6 @@ GRAPH_MIB = 2  # for each request of a decode batch
 PREFILL_GRAPH_MIB = 8  # for each captured prompt size
 LATENT_PREFILL_MIB = 1536  # all of them, of a model with latent rows
 LARGE_MIB, LARGE_RESERVE_MIB = 60 * 1024, 10 * 1024
-LATENT_LARGEST = 8192
 
 # Device MiB below -> tokens of a prompt step, decode batch with fewer than 4 ranks, with more.
 _BY_DEVICE: tuple[tuple[float, int, int, int], ...] = (

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from kvpipe.engines.pools import EnginePool
 from kvpipe.engines.stored import StoredRow, StoredState
+from kvpipe.text.figures import GIB
 
-GIB = 2**30
 _TORCH = {
     "float32": "torch.float32",
     "float16": "torch.float16",

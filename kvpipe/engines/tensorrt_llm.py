@@ -23,15 +23,15 @@ from kvpipe.engines.planned import (
     Step,
     free_at_start,
     halvings,
+    kept_free,
+    larger_shares,
     weights,
 )
 from kvpipe.engines.pools import BlocksOf, EnginePool
 from kvpipe.engines.stored import Stored, stored
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
-from kvpipe.text.figures import count
+from kvpipe.text.figures import GIB, count
 
-GIB = 2**30
-HIGHEST_FRACTION = 95  # hundredths of what is free that may be advised
 LEAST_BATCH = 64
 # Compute capabilities whose tensor cores multiply numbers of so few bits.
 _FP4, _FP8 = (10, 0), (8, 9)
@@ -92,20 +92,10 @@ class TensorRTLLM(PlannedEngine):
             mark="inferred",
             source=f"{tokens:,} tokens; the engine measures it in a profiled step",
         )
-        yield Step(
-            name="kept free",
-            num_bytes=int(free * self.options.free_gpu_memory_fraction) - free,
-            how="exact",
-            mark="read",
-            source=f"1 - free_gpu_memory_fraction={self.options.free_gpu_memory_fraction}",
-        )
+        yield kept_free(free, self.options.free_gpu_memory_fraction, "free_gpu_memory_fraction")
 
     def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
-        first = int(100 * self.options.free_gpu_memory_fraction) + 1
-        yield [
-            {"engine.free_gpu_memory_fraction": hundredths / 100}
-            for hundredths in range(first, HIGHEST_FRACTION + 1)
-        ]
+        yield larger_shares("free_gpu_memory_fraction", self.options.free_gpu_memory_fraction)
         for name, asked in (
             ("batched_tokens", question.batched_tokens or self.options.max_num_tokens),
             ("seqs", self._requests(question)),

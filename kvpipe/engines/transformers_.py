@@ -20,6 +20,7 @@ from kvpipe.engines.planned import (
     Start,
     Step,
     halvings,
+    kept_free,
     weights,
 )
 from kvpipe.engines.pools import BlocksOf, EnginePool, Shared
@@ -27,8 +28,8 @@ from kvpipe.engines.stored import Stored, StoredRow, stored
 from kvpipe.engines.transformers_sizes import SPARE_SECTORS, Batch, Sector, num_sectors, sector_of
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.specs.base import DTYPE_BYTES, CacheLayer
+from kvpipe.text.figures import GIB
 
-GIB = 2**30
 LEAST_BATCH = 256  # tokens
 
 
@@ -62,13 +63,7 @@ class TransformersBatching(PlannedEngine):
             source=question.card.name,
         )
         yield weights(rank)
-        yield Step(
-            name="kept free",
-            num_bytes=int(free * self.options.max_memory_percent) - free,
-            how="exact",
-            mark="checked",
-            source=f"1 - max_memory_percent={self.options.max_memory_percent}",
-        )
+        yield kept_free(free, self.options.max_memory_percent, "max_memory_percent", "checked")
 
     def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
         asked = question.batched_tokens

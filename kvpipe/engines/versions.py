@@ -33,6 +33,11 @@ def parse_version(text: str) -> Version:
     return (int(match[1]), int(match[2]), int(match[3]))
 
 
+def written(release: Version) -> str:
+    """ "0.28.1" of (0, 28, 1)."""
+    return ".".join(map(str, release))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """rule: a field of EngineRules or of EngineDefaults."""
@@ -324,9 +329,9 @@ def _unread(version: str) -> str:
     """What to know about a release outside of those that were read; "" for the others."""
     asked = parse_version(version)
     if asked[:2] > NEWEST[:2]:
-        return f"newer than any that was read: it is planned as {'.'.join(map(str, NEWEST))}"
+        return f"newer than any that was read: it is planned as {written(NEWEST)}"
     if asked < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
+        oldest = written(OLDEST)
         return f"older than any that was read: it is planned as {oldest}, by the oldest rules known"
     return ""
 
@@ -347,6 +352,5 @@ def standing(version: str) -> str:
 
 def _source(version: str) -> str:
     if parse_version(version)[:2] > NEWEST[:2]:
-        newest = ".".join(map(str, NEWEST))
-        return f"vLLM {version}, planned as {newest}, the newest release that was read"
+        return f"vLLM {version}, planned as {written(NEWEST)}, the newest release that was read"
     return f"vLLM {version}"

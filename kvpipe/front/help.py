@@ -47,8 +47,8 @@ def help_lines(words: Sequence[str], width: int, search: bool = False) -> Iterat
 
 def _about(word: str) -> list[Section]:
     """Every setting and choice whose name or comment has the word."""
-    groups = sorted(path.name for path in CONF_DIR.iterdir() if path.is_dir())
-    found = [(group, choice) for group in groups if group != "hydra" for choice in choices(group)]
+    groups = sorted(p.name for p in CONF_DIR.iterdir() if p.is_dir() and p.name != "hydra")
+    found = [(group, choice) for group in groups for choice in choices(group)]
     about = word.casefold()
     settings = {
         f"{group}.{setting.key}": setting.comment
@@ -64,7 +64,7 @@ def _about(word: str) -> list[Section]:
     rows = [*settings.items(), *named.items()]
     if not rows:
         expected = "a command, a group of settings, or a word that one of them mentions"
-        hint = did_you_mean(word, [*COMMANDS.names(), *(g for g in groups if g != "hydra")])
+        hint = did_you_mean(word, [*COMMANDS.names(), *groups])
         raise ConfigError(Problem("--help", expected, f"'{word}'", hint))
     return [Section(title=f"{word}: what mentions it", align="ll", rows=rows)]
 

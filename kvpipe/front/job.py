@@ -10,6 +10,7 @@ import json
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,26 +56,26 @@ def run_job(
     except ConfigError:
         raise
     except KvpipeError as error:
-        if stream is not None:
-            with named("stdout"):
-                report.render_failure(error, job, stream)
+        _tell(stream, partial(report.render_failure, error, job))
         folder = make_folder()
         _write_pictures(folder, command.pictures_of_failure(prepared, error))
         return write_outcome(folder, failure(error))
     if answer.exit_code == ConfigError.exit_code:  # wrong, as far as it could be answered
-        if stream is not None:
-            with named("stdout"):
-                report.render(answer, job, stream)
+        _tell(stream, partial(report.render, answer, job))
         return _outcome(answer)
     folder = make_folder()
     document, *_ = command.files
     indent = 1 if job is None else None  # of many jobs each is one line, written ten times as fast
     write_atomic(folder / document, json.dumps(answer.document, indent=indent) + "\n")
     _write_pictures(folder, answer.pictures)
+    _tell(stream, partial(report.render, answer, job, folder=folder))
+    return write_outcome(folder, _outcome(answer))
+
+
+def _tell(stream: TextIO | None, render: Callable[[TextIO], None]) -> None:
     if stream is not None:
         with named("stdout"):
-            report.render(answer, job, stream, folder)
-    return write_outcome(folder, _outcome(answer))
+            render(stream)
 
 
 def _write_pictures(folder: Path, pictures: Mapping[str, str]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvpipe.logs.engine_log import EngineLog
-from kvpipe.logs.figures import GIB, Figure
+from kvpipe.logs.figures import Figure
+from kvpipe.text.figures import GIB
 
 SLACK = GIB // 20  # bytes: engines round what they add up, too
 _PARTS = ("weights", "activations", "non_torch")

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
-GIB, MIB = 2**30, 2**20
+from kvpipe.text.figures import GIB
+
 LARGEST = 2**63  # bytes, blocks or tokens: what is printed as more is no figure
 _NUMBER = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{0,30})?|-?\.[0-9]{1,30}")
 _WHOLE = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,6}|[0-9]{1,19}")

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kvpipe.logs.figures import GIB, MIB, number
+from kvpipe.logs.figures import number
+from kvpipe.text.figures import GIB, MIB
 
 WORDS = "Tried to allocate "
 LONGEST = 2000  # characters of the line that are read

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kvpipe.logs.figures import GIB, MIB
 from kvpipe.logs.text import Text
+from kvpipe.text.figures import GIB, MIB
 
 # What only looks like a number is caught, too: it is refused with its line.
 SIZE = re.compile(r"(-?[\d.]{1,110}) ?(?:GiB|GB)")  # powers of two, whichever way they are written

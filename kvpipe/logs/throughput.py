@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from kvpipe.logs.text import Text
 
@@ -44,14 +43,12 @@ def throughputs(lines: Iterable[tuple[int, str]]) -> Iterator[Throughput]:
     for number, line in lines:
         text = Text(line)
         prompt = _prompt(text) or prompt
-        for read in (_vllm, _sglang, partial(_llama_cpp, prompt=prompt)):
-            found = read(text, number)
-            if found is None:
-                continue
-            if _counts(found, before):
-                yield found
-            before = found
-            break
+        found = _vllm(text, number) or _sglang(text, number) or _llama_cpp(text, number, prompt)
+        if found is None:
+            continue
+        if _counts(found, before):
+            yield found
+        before = found
 
 
 def _counts(found: Throughput, before: Throughput | None) -> bool:

@@ -20,7 +20,7 @@ _TEXT_PARTS = ("text_config", "llm_config", "language_config", "decoder", "think
 _SHARED_TYPES = {("bailing_hybrid", "BailingMoeV2_5ForCausalLM"): "bailing_moe_v2_5"}
 DTYPES = {"float16", "bfloat16", "float32"}
 QUANTIZATION_FILE = "hf_quant_config.json"
-_LONGEST_FILE = 16 * 2**20  # bytes; published ones have a few thousand
+LONGEST_FILE = 16 * 2**20  # bytes; published ones have a few thousand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,9 +177,9 @@ def _unparsed(origin: str, expected: str, got: str) -> ConfigError:
 
 def _read(file: Path) -> str:
     with open_regular(file) as stream:
-        content = stream.read(_LONGEST_FILE + 1)
-    if len(content) > _LONGEST_FILE:
-        raise OSError(EFBIG, f"more than {_LONGEST_FILE // 2**20} MiB")
+        content = stream.read(LONGEST_FILE + 1)
+    if len(content) > LONGEST_FILE:
+        raise OSError(EFBIG, f"more than {LONGEST_FILE // 2**20} MiB")
     return content.decode("utf-8")
 
 

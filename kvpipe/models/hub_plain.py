@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import quote
 
+from kvpipe.models.config_file import LONGEST_FILE
+
 ENDPOINT = "https://huggingface.co"
 TIMEOUT_S = 10
-LONGEST_FILE = 16 * 2**20  # bytes; published ones have a few thousand
 _WITHHELD = (401, 403)  # also what the Hub says of a repository that is not there
 
 

@@ -15,8 +15,8 @@ from kvpipe.page.planner import Planner
 from kvpipe.page.shelf import Shelf
 from kvpipe.page.subject import Subject, words_without
 from kvpipe.pipeline import prepare
-from kvpipe.report.of_run import model_words
-from kvpipe.request.confdir import CONF_DIR
+from kvpipe.report.identity import model_words
+from kvpipe.request.confdir import shipped_cards, shipped_names
 from kvpipe.request.quick import quick_compose
 
 MOST_KEPT = 8  # composed requests
@@ -46,8 +46,8 @@ class Live:
         """What the page opens with."""
         return {
             **page_document("live", (), users=self.users),
-            "models": names_of("model"),
-            "devices": names_of("device"),
+            "models": presets(),
+            "devices": shipped_cards(),
             "files": self.files(),
             "choice": {"model": self.start.model, "device": self.start.device},
         }
@@ -86,8 +86,11 @@ class Live:
             model = f"model={choice.model}"
         else:
             model = f"./{self.shelf.file(choice.model).name}"
-        kept = [word for word in self.words if word.partition("=")[0] not in ("model", "device")]
-        return [model, f"device={choice.device}", *kept]
+        return [model, f"device={choice.device}", *self._kept()]
+
+    def _kept(self) -> list[str]:
+        """What a choice leaves of the command line."""
+        return [word for word in self.words if word.partition("=")[0] not in ("model", "device")]
 
     def _planner(self, choice: Choice) -> Planner:
         if isinstance(choice.model, int):
@@ -99,11 +102,10 @@ class Live:
         return self._planners[choice]
 
     def _composed(self, choice: Choice) -> dict[str, Any]:
-        _check_name("device", choice.device)
-        kept = [word for word in self.words if word.partition("=")[0] not in ("model", "device")]
-        named = "hf"
+        _check_name("device", choice.device, shipped_names("device"))
+        named, kept = "hf", self._kept()
         if isinstance(choice.model, str):
-            _check_name("model", choice.model)
+            _check_name("model", choice.model, presets())
             named = choice.model
         raw = quick_compose([*kept, f"model={named}", f"device={choice.device}"])
         if raw is None:
@@ -126,12 +128,11 @@ def checked(changes: Mapping[str, Any]) -> dict[str, Any]:
     return dict(changes)
 
 
-def names_of(group: str) -> list[str]:
-    hidden = {"hf", "auto", "cpu"}
-    return sorted(p.stem for p in (CONF_DIR / group).glob("*.yaml") if p.stem not in hidden)
+def presets() -> list[str]:
+    return [name for name in shipped_names("model") if name != "hf"]
 
 
-def _check_name(group: str, name: str) -> None:
+def _check_name(group: str, name: str, listed: Sequence[str]) -> None:
     """It becomes part of a path: only what is listed."""
-    if name not in (*names_of(group), *(("auto", "cpu") if group == "device" else ())):
+    if name not in listed:
         raise ConfigError(Problem(group, "a listed name", f"'{name}'"))

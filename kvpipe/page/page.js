@@ -260,10 +260,8 @@ function tableRow(row) {
     if (i === 0) {
       const what = `show ${text}: ${row.stop(CARDS)} cards, cache ${row.stop(CACHE)}, batch ${row.stop(BATCH)}`;
       const button = element("button", { type: "button", "aria-label": what }, text);
-      button.addEventListener("click", () => {
-        state.stops = [...row.stops];
-        choose(row.number, page.subjects[row.number].axes.map((axis, j) => axis.stops[row.stops[j]]));
-      });
+      const values = page.subjects[row.number].axes.map((axis, j) => axis.stops[row.stops[j]]);
+      button.addEventListener("click", () => choose(row.number, values));
       cell.append(button);
     } else cell.append(text);
     if (column.key === "verdict") cell.className = row.told.status;

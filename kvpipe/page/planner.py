@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvpipe.answers.engine_question import question_of
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
-from kvpipe.engines.plan import EnginePlan
+from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import PlannedEngine
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.page.position import Position, Share, shares_of
@@ -27,12 +28,13 @@ from kvpipe.pipeline import (
     profiling_request,
 )
 from kvpipe.report.accounts import replicas_of, split_bytes, split_running
-from kvpipe.report.of_run import model_words, weights_left_out
-from kvpipe.report.run_input import Headline, ReportInput
+from kvpipe.report.of_run import headline_of, weights_left_out
+from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.request.changed import changed
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
+from kvpipe.stages.validation.base import ResolvedDevice
 
 
 @dataclass(kw_only=True)
@@ -46,8 +48,9 @@ class Planner:
         """What is refused is a position without users, with the reason."""
         try:
             made = prepare(changed(self.raw, changes))
-            if isinstance(made.config.plugins["engine"].make(Engine), PlannedEngine):
-                return _of_engine(made)
+            engine = made.config.plugins["engine"].make(Engine)
+            if isinstance(engine, PlannedEngine):
+                return _of_engine(plan_engine(engine, question_of(made)), made.resolved.device)
             return _of_blocks(made, self._profile(made))
         except DoesNotFit as error:
             return _of_refusal(error)
@@ -94,12 +97,7 @@ def planned_report(made: Prepared, profile: MemoryProfile, plan: Plan) -> Report
     """What a run's verdict is made from, for one user; nothing was bound."""
     resolved = made.resolved
     return ReportInput(
-        headline=Headline(
-            model=model_words(resolved),
-            engine=plan.engine,
-            device=resolved.device.name,
-            backend=resolved.backend,
-        ),
+        headline=headline_of(resolved, plan),
         plan=plan,
         profile=profile,
         accounts=split_bytes(plan, profile, resolved.max_num_seqs, replicas_of(resolved)),
@@ -117,21 +115,16 @@ def _drawn(plan: Plan) -> int:
 def _request_bytes(plan: Plan, rank: int) -> int:
     if plan.capacity is None:
         return 0
-    steady = sum(demand.steady_blocks for demand in plan.capacity.demands)
-    return steady * plan.ranks[rank].config.bytes_per_block
+    return plan.capacity.steady_blocks * plan.ranks[rank].config.bytes_per_block
 
 
-def _of_engine(made: Prepared) -> Position:
+def _of_engine(plan: EnginePlan, device: ResolvedDevice) -> Position:
     """An engine with pools of its own: what its users read, and the rest of its cache."""
-    from kvpipe.answers.engine_comparison import plan_any
-
-    plan = plan_any(made)
-    length, device = f"{plan.length:,} tokens", made.resolved.device
     serves = plan.users.steady > 0
-    word = "IT FITS" if serves else "DOES NOT FIT: no request"
+    word = "IT FITS:" if serves else "DOES NOT FIT: no request of"
     return Position(
         status="fits" if serves else "does_not_fit",
-        says=f"{word}{': ' if serves else ' of '}{length} on {device.name}",
+        says=f"{word} {plan.length:,} tokens on {device.name}",
         card_bytes=device.total_bytes,
         shares=_shares_of_engine(plan, device.total_bytes),
         users=plan.users.steady,

@@ -19,9 +19,6 @@ class Share:
     fixed: int
     each: int
 
-    def num_bytes(self, users: int) -> int:
-        return self.fixed + self.each * users
-
 
 @dataclass(frozen=True, kw_only=True)
 class Position:

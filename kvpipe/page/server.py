@@ -106,7 +106,7 @@ def make_app(live: Live, doors: Doors, read_log: Callable[[str], Iterable[str]])
         number = live.shelf.drop(request.query_params.get("name", ""), content)
         file = live.shelf.file(number)
         told = await run_in_threadpool(_told, file, read_log)
-        return JSONResponse({"number": number, "kind": file.kind, "name": file.name, "told": told})
+        return JSONResponse({**live.files()[number], "told": told})
 
     async def log(request: Request) -> Response:
         number = (await _json(request)).get("file")

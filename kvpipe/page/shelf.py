@@ -15,7 +15,7 @@ from kvpipe.text.clean import clean
 
 MOST_FILES = 500
 MOST_DROPPED = 50
-KINDS = {"config.json": "model", ".json": "model", ".gguf": "model", ".log": "log", ".txt": "log"}
+KINDS = {"config.json": "model", ".gguf": "model", ".log": "log", ".txt": "log"}
 LARGEST_BYTES = {"config": 4 * 2**20, "gguf": 64 * 2**20, "log": 64 * 2**20}
 
 
@@ -98,8 +98,6 @@ def _of_folder(folder: Path) -> list[ShelfFile]:
     found: list[ShelfFile] = []
     for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
         kind = KINDS.get(path.name) or KINDS.get(path.suffix)
-        if kind == "model" and path.suffix == ".json" and path.name != "config.json":
-            continue
         if kind is None or not path.is_file() or not _stays(folder, path, kind):
             continue
         name = clean(str(path.relative_to(folder)))

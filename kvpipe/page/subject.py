@@ -11,7 +11,7 @@ from kvpipe.page.axes import Axis, Stop
 from kvpipe.page.planner import Planner
 from kvpipe.page.position import Position
 from kvpipe.pipeline import Prepared
-from kvpipe.report.of_run import model_words
+from kvpipe.report.identity import model_words
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,7 @@ def _account(
     splits = []
     for requests, in_flight in ((at_peak, True), (steady, False)):
         pool = _pool(plan, rank.config, requests, in_flight, replicas)
-        splits.append({cause: pool.get(cause, 0) + outside.get(cause, 0) for cause in CAUSES})
+        splits.append(_by_cause(pool, outside))
     return RankAccount(
         rank=memory.rank,
         total_bytes=total,
@@ -120,11 +120,14 @@ def split_running(
     outside = _outside_pool(of_rank, memory)
     pool = _pool(plan, of_rank.config, requests, False, replicas or {})
     if plan.capacity is not None:
-        steady = sum(demand.steady_blocks for demand in plan.capacity.demands)
-        first = plan.capacity.blocks_of(requests) - requests * steady
+        first = plan.capacity.blocks_of(requests) - requests * plan.capacity.steady_blocks
         prompt = first * of_rank.config.bytes_per_block
         pool["prefill_in_flight"] = pool.get("prefill_in_flight", 0) + prompt
         pool["free_blocks"] -= prompt
+    return _by_cause(pool, outside)
+
+
+def _by_cause(pool: Mapping[str, int], outside: Mapping[str, int]) -> dict[str, int]:
     return {cause: pool.get(cause, 0) + outside.get(cause, 0) for cause in CAUSES}
 
 

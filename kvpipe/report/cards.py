@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from kvpipe.answers.engine_comparison import Compared
 from kvpipe.engines.plan import EnginePlan
-from kvpipe.report.map_style import LIGHT_TEXT, STYLE
+from kvpipe.report.drawing import svg
+from kvpipe.report.map_style import LIGHT_TEXT
 from kvpipe.text.figures import count, size
+from kvpipe.text.markup import shown
 
 COLUMN, GAP, LEFT, TOP, TALL, FOOT = 150, 40, 30, 80, 380, 70
 LEAST_LABEL = 16  # pixels of a part that has room for its words
@@ -33,17 +34,13 @@ def cards(found: Sequence[Compared], title: str) -> str:
     width = 2 * LEFT + max(1, len(plans)) * (COLUMN + GAP)
     height = TOP + TALL + FOOT
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
-        f"<title>{escape(title)}</title>",
-        STYLE,
-        f'<rect class="paper" width="{width}" height="{height}"/>',
-        f'<text class="section" x="{LEFT}" y="28">{escape(title)}</text>',
+        f'<text class="section" x="{LEFT}" y="28">{shown(title)}</text>',
         f'<text class="faint" x="{LEFT}" y="48">one card each, the same scale; blue is read by '
         "requests, hatched is lost</text>",
     ]
     for i, (name, plan) in enumerate(plans):
         lines += _column(LEFT + i * (COLUMN + GAP), name, plan, most)
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return svg(width, height, title, lines)
 
 
 def parts(plan: EnginePlan) -> list[Part]:
@@ -72,7 +69,7 @@ def _outside(name: str) -> str:
 
 def _column(x: int, name: str, plan: EnginePlan, most: int) -> Iterator[str]:
     floor = float(TOP + TALL)
-    yield f'<text class="label" x="{x}" y="{floor + 20:.0f}">{escape(name)}</text>'
+    yield f'<text class="label" x="{x}" y="{floor + 20:.0f}">{shown(name)}</text>'
     users = f"{count(plan.users.steady, 'user')}, {count(plan.tokens, 'token')}"
     yield f'<text class="faint" x="{x}" y="{floor + 38:.0f}">{users}</text>'
     for part in parts(plan):
@@ -80,10 +77,10 @@ def _column(x: int, name: str, plan: EnginePlan, most: int) -> Iterator[str]:
         floor -= high
         yield (
             f'<rect class="{part.colour} edge" x="{x}" y="{floor:.1f}" width="{COLUMN}" '
-            f'height="{high:.1f}"><title>{escape(part.name)}: {size(part.num_bytes)}</title></rect>'
+            f'height="{high:.1f}"><title>{shown(part.name)}: {size(part.num_bytes)}</title></rect>'
         )
         if high >= LEAST_LABEL:
             ink = "on-dark" if part.colour in LIGHT_TEXT else "label"
             words = f"{part.name[:14]} {size(part.num_bytes)}"
             y = floor + high / 2 + 4
-            yield f'<text class="{ink}" x="{x + 6}" y="{y:.1f}">{escape(words)}</text>'
+            yield f'<text class="{ink}" x="{x + 6}" y="{y:.1f}">{shown(words)}</text>'

@@ -60,10 +60,7 @@ def _capacity(
     plan: Plan, cap: Capacity, accounts: Sequence[RankAccount], profile: MemoryProfile
 ) -> Section:
     one, null = plan.ranks[0].config.bytes_per_block, plan.num_blocks - cap.usable_blocks
-    peak, steady = (
-        sum(demand.peak_blocks for demand in cap.demands) + cap.scratch_blocks,
-        sum(demand.steady_blocks for demand in cap.demands),
-    )
+    peak, steady = cap.peak_blocks, cap.steady_blocks
     account, a_rank = accounts[0], ", a rank" if len(plan.ranks) > 1 else ""
     rows = [
         (

@@ -54,7 +54,7 @@ def _devices(wanted: Deployment, number: int) -> dict[str, Any]:
 
 
 def kubernetes(wanted: Deployment) -> dict[str, Any]:
-    app = {"app": wanted.name}
+    app = {"app": wanted.name}  # copied: yaml writes what is shared as an alias
     container = {
         "name": "server",
         "image": wanted.image,

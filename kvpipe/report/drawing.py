@@ -1,4 +1,4 @@
-"""How pictures of memory are drawn: text and bars from top to bottom, by hand.
+"""How pictures are drawn, by hand: what each begins with; of memory text and bars, downwards.
 
 In one bar all areas are proportional to bytes: each rectangle carries `data-bytes`, each bar
 `data-total-bytes`, and they add up.
@@ -7,12 +7,11 @@ In one bar all areas are proportional to bytes: each rectangle carries `data-byt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Iterable, Iterator, Sequence
 
 from kvpipe.report.map_style import HATCHED, LIGHT_TEXT, STYLE
-from kvpipe.text.clean import clean
 from kvpipe.text.figures import size
+from kvpipe.text.markup import shown
 
 WIDTH, MARGIN, BAR_HEIGHT, ROW_HEIGHT = 960, 32, 46, 26
 BAR_WIDTH = WIDTH - 2 * MARGIN
@@ -21,9 +20,19 @@ LETTER = 6.6  # width of a 12 px letter, generously
 Segment = tuple[str, int, str]  # class, bytes, what it is
 
 
-def shown(words: str) -> str:
-    """Text of a picture: nothing a reader's terminal or browser would obey."""
-    return escape(clean(words))
+def svg(width: int, height: float, title: str, elements: Iterable[str], *, own: str = "") -> str:
+    """A whole picture on paper, in the colours of the memory map. own: attributes of its size,
+    where it has one of its own."""
+    lines = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}"{own} '
+        'role="img">',
+        f"<title>{shown(title)}</title>",
+        STYLE,
+        f'<rect class="paper" width="{width}" height="{height:.0f}"/>',
+        *elements,
+        "</svg>",
+    )
+    return "\n".join(lines) + "\n"
 
 
 class Drawing:
@@ -72,13 +81,8 @@ class Drawing:
 
     def svg(self, title: str) -> str:
         height = self.y + MARGIN
-        body = "\n".join(self.elements)
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
-            f'width="{WIDTH}" height="{height:.0f}" role="img">\n<title>{shown(title)}</title>\n'
-            f'{STYLE}\n<rect class="paper" width="{WIDTH}" height="{height:.0f}"/>\n'
-            f"{body}\n</svg>\n"
-        )
+        own = f' width="{WIDTH}" height="{height:.0f}"'
+        return svg(WIDTH, height, title, self.elements, own=own)
 
 
 def _fitting_label(

@@ -14,8 +14,8 @@ from kvpipe.text.lines import Line, Section
 def printed_section(plan: Plan, cap: Capacity, how: str) -> Section:
     """An engine whose line is the true one at the peak, as kvpipe's own is, is not repeated."""
     rows = [
-        _true_row("holds, steady state", cap, sum(d.steady_blocks for d in cap.demands)),
-        _true_row("holds, at the peak", cap, sum(d.peak_blocks for d in cap.demands)),
+        _true_row("holds, steady state", cap, cap.steady_blocks),
+        _true_row("holds, at the peak", cap, cap.peak_blocks),
     ]
     lines = [line for line in plan.printed if not _is_true(line, cap)]
     others = {_printed_row(line): line for line in lines}
@@ -38,7 +38,7 @@ def _why(lines: Iterable[EngineCapacity], plan: Plan, cap: Capacity) -> list[Lin
 
 def _is_true(line: EngineCapacity, cap: Capacity) -> bool:
     """The line of an engine that prints what the plan holds at the peak."""
-    blocks = sum(demand.peak_blocks for demand in cap.demands)
+    blocks = cap.peak_blocks
     if not blocks or line.num_tokens is None or line.max_concurrency is None:
         return False
     tokens = cap.usable_blocks * cap.request_len // blocks
@@ -65,14 +65,14 @@ def difference(line: EngineCapacity, plan: Plan, cap: Capacity) -> str:
     """Why the engine's line is not what the plan holds, as one sentence."""
     if line.refused:
         return f"would not start: {line.refused}"
-    steady = sum(d.steady_blocks for d in cap.demands)
+    steady = cap.steady_blocks
     if line.num_tokens is None or not steady:
         return "prints no such line here"
     reasons = []
     if _counts_the_null_block(line, plan, cap):
         reasons.append("counts the null block, which no request gets")
     if _is_concurrency_times_length(line, cap):
-        if any(d.peak_blocks != d.steady_blocks for d in cap.demands):
+        if cap.peak_blocks != cap.steady_blocks:
             reasons.append("its tokens are its concurrency x max_model_len, every request at peak")
     elif len(plan.groups) > 1:
         reasons.append(f"shares all blocks evenly between {len(plan.groups)} groups")
@@ -86,9 +86,8 @@ def _counts_the_null_block(line: EngineCapacity, plan: Plan, cap: Capacity) -> b
     """Blocks in its concurrency, or in its tokens, that requests are never given."""
     if plan.num_blocks == cap.usable_blocks or line.num_tokens is None:
         return False
-    peak = sum(d.peak_blocks for d in cap.demands)
     in_requests = line.max_concurrency is not None and (
-        line.max_concurrency * peak > cap.usable_blocks + 1e-6 * plan.num_blocks
+        line.max_concurrency * cap.peak_blocks > cap.usable_blocks + 1e-6 * plan.num_blocks
     )
     smallest = min(group.spec.block_size for group in plan.groups)
     usable_tokens = cap.usable_blocks // len(plan.groups) * smallest

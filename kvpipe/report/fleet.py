@@ -35,12 +35,7 @@ def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     )
     if not found:
         return [table]
-    best = found[0]
-    lines: list[Line | Command] = [
-        Line(f"  on each of {count(best.replicas, 'replica')}:", "faint"),
-        *([Command(best.replica.command, "  ")] if best.replica.command else []),
-    ]
-    return [table, Section(title="The first of them, to start", verbatim=lines)]
+    return [table, to_start(found[0], found[0].replica.command)]
 
 
 def _row(fleet: Fleet) -> tuple[str, ...]:
@@ -56,6 +51,15 @@ def _row(fleet: Fleet) -> tuple[str, ...]:
         "-" if token is None else f"{1000 * token:,.1f} ms",
         replica.limit,
     )
+
+
+def to_start(first: Counted, command: str) -> Section:
+    """command: of one replica ("": none says it)."""
+    lines: list[Line | Command] = [
+        Line(f"  on each of {count(first.replicas, 'replica')}:", "faint"),
+        *([Command(command, "  ")] if command else []),
+    ]
+    return Section(title="The first of them, to start", verbatim=lines)
 
 
 def refusals(refused: Mapping[str, tuple[str, ...]]) -> list[Line]:
@@ -87,11 +91,12 @@ def document(answer: FleetAnswer, wanted: Wanted) -> dict[str, Any]:
             }
             for fleet in answer.fleets
         ],
-        "refused": [
-            {"reason": reason, "candidates": list(names)}
-            for reason, names in answer.refused.items()
-        ],
+        "refused": refused_document(answer.refused),
     }
+
+
+def refused_document(refused: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    return [{"reason": reason, "candidates": list(names)} for reason, names in refused.items()]
 
 
 def _plain(replica: Replica) -> dict[str, Any]:
@@ -101,30 +106,45 @@ def _plain(replica: Replica) -> dict[str, Any]:
 
 def picture(answer: FleetAnswer, wanted: Wanted, model: str) -> str | None:
     """None where the time of a token is known of none of them."""
-    points = [
-        Point(
-            name=f"{shape_of(fleet.replicas, fleet.replica.shape)} {fleet.replica.shape.device}",
-            cost=fleet.cards if fleet.cost is None else fleet.cost,
-            delay=1000 * fleet.replica.token_bound_s,
-        )
+    timed = [
+        (fleet, fleet.replica.shape, 1000 * fleet.replica.token_bound_s)
         for fleet in answer.fleets
         if fleet.replica.token_bound_s is not None
     ]
-    if not points:
+    if not timed:
         return None
-    return pareto(
-        points,
+    return drawn(
+        timed,
         title=f"{count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at once",
         model=model,
-        cost=cost_axis(answer.fleets),
         delay="milliseconds a token, at best (a bound, with all users)",
     )
 
 
-def cost_axis(fleets: Sequence[Priced]) -> str:
-    return "cards" if any(fleet.cost is None for fleet in fleets) else "price an hour"
+def drawn(
+    timed: Sequence[tuple[Counted, Shape, float]], *, title: str, model: str, delay: str
+) -> str:
+    """timed: fleets, the shape of their replicas, milliseconds. All by what they cost, or, where
+    that is not known of each, all by their cards."""
+    priced = all(fleet.cost is not None for fleet, _, _ in timed)
+    points = [
+        Point(
+            name=f"{shape_of(fleet.replicas, shape)} {shape.device}",
+            cost=fleet.cost if priced and fleet.cost is not None else fleet.cards,
+            delay=milliseconds,
+        )
+        for fleet, shape, milliseconds in timed
+    ]
+    cost = "price an hour" if priced else "cards"
+    return pareto(points, title=title, model=model, cost=cost, delay=delay)
 
 
-class Priced(Protocol):
+class Counted(Protocol):
+    """A fleet, whatever it serves."""
+
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def cards(self) -> int: ...
     @property
     def cost(self) -> float | None: ...

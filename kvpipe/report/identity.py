@@ -1,4 +1,5 @@
-"""What every document says first: which document it is, and of which model, device and engine."""
+"""What every document says first: which document it is, and of which model, device and engine;
+and the model as every report names it."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 
 from kvpipe.engines.base import Engine
 from kvpipe.pipeline import Prepared
+from kvpipe.stages.validation.base import ResolvedRun
 
 VERSION = 1  # of the documents other than plan.json; goes up as SCHEMA_VERSION does
 
@@ -29,3 +31,8 @@ def identity(prepared: Prepared, schema: str) -> dict[str, Any]:
         "data_parallel_size": resolved.parallel.dp,
         "max_model_len_tokens": resolved.limits.max_model_len,
     }
+
+
+def model_words(resolved: ResolvedRun) -> str:
+    """The model, and what its weights and its cache are kept in."""
+    return f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"

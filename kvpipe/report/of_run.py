@@ -10,11 +10,13 @@ from kvpipe.answers.as_vllm_groups import as_vllm_groups
 from kvpipe.answers.hints import stage_notes
 from kvpipe.answers.serve_line import line_of, why_none
 from kvpipe.cache.addresses import AddressMap
+from kvpipe.cache.plan import Plan
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.accounts import replicas_of, split_bytes
 from kvpipe.report.document import plain
 from kvpipe.report.folded import SharedPart
+from kvpipe.report.identity import model_words
 from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
@@ -30,13 +32,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
     resolved, plan, line = result.prepared.resolved, result.plan, line_of(result)
     theirs = as_vllm_groups(result) if line else None
     return ReportInput(
-        headline=Headline(
-            model=model_words(resolved),
-            engine=plan.engine,
-            device=resolved.device.name,
-            backend=resolved.backend,
-            backend_reason=resolved.backend_reason,
-        ),
+        headline=headline_of(resolved, plan),
         plan=plan,
         profile=result.profile,
         accounts=split_bytes(plan, result.profile, resolved.max_num_seqs, replicas_of(resolved)),
@@ -61,14 +57,19 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
     )
 
 
+def headline_of(resolved: ResolvedRun, plan: Plan) -> Headline:
+    return Headline(
+        model=model_words(resolved),
+        engine=plan.engine,
+        device=resolved.device.name,
+        backend=resolved.backend,
+        backend_reason=resolved.backend_reason,
+    )
+
+
 @lru_cache(maxsize=32)
 def _told(where: AddressMap) -> SharedPart:
     return SharedPart(plain(where.to_json()))
-
-
-def model_words(resolved: ResolvedRun) -> str:
-    """The model, and what its weights and its cache are kept in."""
-    return f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"
 
 
 def weights_left_out(resolved: ResolvedRun, profile: MemoryProfile) -> int:

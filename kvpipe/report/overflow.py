@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from kvpipe.errors import CardDemand
@@ -35,7 +36,7 @@ def overflow_map(demand: CardDemand, verdict: str, model: str, device: str) -> s
     drawing = Drawing()
     drawing.text("DOES NOT FIT", "heading", dy=46)
     drawing.text(model, "section", dy=26)
-    for line in _wrapped(verdict, 130):
+    for line in textwrap.wrap(verdict, 130, break_long_words=False, break_on_hyphens=False):
         drawing.text(line, "faint", dy=20)
     drawing.text(
         f"Device {device}, rank {demand.rank}: {size(demand.total_bytes)}, "
@@ -58,13 +59,3 @@ def demand_segments(demand: CardDemand) -> list[Segment]:
     rest = demand.total_bytes - demand.allowed_bytes
     beyond = [part for part in parts if part[0] == "overflow"]
     return [*inside, ("not_requested", rest, "not requested"), *beyond]
-
-
-def _wrapped(text: str, letters: int) -> Iterator[str]:
-    line = ""
-    for word in text.split():
-        if line and len(line) + len(word) >= letters:
-            yield line
-            line = ""
-        line = f"{line} {word}".strip()
-    yield line

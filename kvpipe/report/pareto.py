@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 
-from kvpipe.report.map_style import STYLE
-from kvpipe.text.clean import clean
-from kvpipe.text.ticks import round_step
+from kvpipe.report.drawing import svg
+from kvpipe.text.markup import shown
+from kvpipe.text.ticks import ticks
 
 WIDTH, HEIGHT = 860, 450
 LEFT, RIGHT, TOP, BOTTOM = 80, 200, 84, 56
@@ -43,20 +42,15 @@ def pareto(points: Sequence[Point], *, title: str, model: str, cost: str, delay:
     top = 1.1 * max(point.delay for point in points) or 1.0
     axes = _Axes(right=right, top=top)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-        f"<title>{_text(title)}</title>",
-        STYLE,
-        f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>',
-        f'<text class="section" x="{LEFT}" y="24">{_text(title)}</text>',
-        f'<text class="label" x="{LEFT}" y="42">{_text(model)}</text>',
-        f'<text class="faint" x="{LEFT}" y="60">{_text(delay)}, upwards; joined: nothing else is '
+        f'<text class="section" x="{LEFT}" y="24">{shown(title)}</text>',
+        f'<text class="label" x="{LEFT}" y="42">{shown(model)}</text>',
+        f'<text class="faint" x="{LEFT}" y="60">{shown(delay)}, upwards; joined: nothing else is '
         "both cheaper and quicker</text>",
         *axes.drawn(cost),
         *_joined(best, axes),
         *_dots(points, best, axes),
-        "</svg>",
     ]
-    return "\n".join(lines) + "\n"
+    return svg(WIDTH, HEIGHT, title, lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +65,14 @@ class _Axes:
 
     def drawn(self, cost: str) -> Iterator[str]:
         base, end = HEIGHT - BOTTOM, WIDTH - RIGHT
-        for value in _ticks(self.top):
+        for value in ticks(self.top):
             y = self.at(0, value)[1]
             yield f'<path d="M{LEFT} {y}H{end}" stroke="#8884"/>'
             yield (
                 f'<text class="faint" x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{value:,.10g}'
                 "</text>"
             )
-        for value in _ticks(self.right):
+        for value in ticks(self.right):
             x = self.at(value, 0)[0]
             yield f'<path d="M{x} {base}v4" stroke="#888"/>'
             yield (
@@ -87,12 +81,7 @@ class _Axes:
             )
         yield f'<path d="M{LEFT} {base}H{end}" stroke="#888"/>'
         place = f'x="{end}" y="{base + 38}" text-anchor="end"'
-        yield f'<text class="label" {place}>{_text(cost)}</text>'
-
-
-def _ticks(most: float) -> list[float]:
-    step = round_step(most)
-    return [step * number for number in range(int(most / step + 1e-9) + 1)]
+        yield f'<text class="label" {place}>{shown(cost)}</text>'
 
 
 def _joined(best: Sequence[Point], axes: _Axes) -> Iterator[str]:
@@ -114,15 +103,11 @@ def _dots(points: Sequence[Point], best: Sequence[Point], axes: _Axes) -> Iterat
         colour, radius = ("payload", 5.0) if point in best else ("other", 3.5)
         yield (
             f'<circle class="{colour} edge" cx="{x}" cy="{y}" r="{radius}">'
-            f"<title>{_text(point.name)}: {point.cost:,.10g}, {point.delay:,.4g}</title></circle>"
+            f"<title>{shown(point.name)}: {point.cost:,.10g}, {point.delay:,.4g}</title></circle>"
         )
     free, above = 0.0, -math.inf  # the right end of the label before, and its height
     for point in best:
         x, y = axes.at(point.cost, point.delay)
         if x >= free or y - above >= 14:
             above, free = y, x + 8 * len(point.name)
-            yield f'<text class="label halo" x="{x + 6}" y="{y + 17}">{_text(point.name)}</text>'
-
-
-def _text(words: str) -> str:
-    return escape(clean(words))
+            yield f'<text class="label halo" x="{x + 6}" y="{y + 17}">{shown(point.name)}</text>'

@@ -6,11 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from kvpipe.answers.traced_fleet import TracedAnswer, TracedFleet, TracedLoad, Waits, of
-from kvpipe.report.fleet import cost_axis, refusals, shape_of
-from kvpipe.report.pareto import Point, pareto
+from kvpipe.report.fleet import drawn, refusals, refused_document, shape_of, to_start
 from kvpipe.simulation.latencies import Percentiles
 from kvpipe.text.figures import count
-from kvpipe.text.lines import Command, Line, Section
+from kvpipe.text.lines import Line, Section
 
 
 def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section]:
@@ -33,12 +32,7 @@ def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section
     )
     if not found:
         return [table]
-    best = found[0]
-    lines: list[Line | Command] = [
-        Line(f"  on each of {count(best.replicas, 'replica')}:", "faint"),
-        *([Command(best.server.command, "  ")] if best.server.command else []),
-    ]
-    return [table, Section(title="The first of them, to start", verbatim=lines)]
+    return [table, to_start(found[0], found[0].server.command)]
 
 
 def _load(load: TracedLoad) -> str:
@@ -97,10 +91,7 @@ def document(answer: TracedAnswer, load: TracedLoad) -> dict[str, Any]:
         "tried": answer.tried,
         "replays": answer.replays,
         "fleets": [_fleet(fleet) for fleet in answer.fleets],
-        "refused": [
-            {"reason": reason, "candidates": list(names)}
-            for reason, names in answer.refused.items()
-        ],
+        "refused": refused_document(answer.refused),
     }
 
 
@@ -118,19 +109,14 @@ def _fleet(fleet: TracedFleet) -> dict[str, Any]:
 
 def picture(answer: TracedAnswer, load: TracedLoad, model: str) -> str:
     share = load.waits.percentile
-    return pareto(
-        [_point(fleet, share) for fleet in answer.fleets],
+    return drawn(
+        [(fleet, fleet.server.shape, _first_ms(fleet, share)) for fleet in answer.fleets],
         title=_load(load),
         model=model,
-        cost=cost_axis(answer.fleets),
         delay=f"milliseconds to the first token ({share}% of the requests)",
     )
 
 
-def _point(fleet: TracedFleet, share: int) -> Point:
+def _first_ms(fleet: TracedFleet, share: int) -> float:
     first = fleet.result.first_token
-    return Point(
-        name=f"{shape_of(fleet.replicas, fleet.server.shape)} {fleet.server.shape.device}",
-        cost=fleet.cards if fleet.cost is None else fleet.cost,
-        delay=0.0 if first is None else 1000 * of(first, share),
-    )
+    return 0.0 if first is None else 1000 * of(first, share)

@@ -19,3 +19,10 @@ def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         else:
             values[section] = shipped_option(section, value) if isinstance(value, str) else value
     return values
+
+
+def estimated(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes with which memory is estimated: none where that is so already, with the options that
+    were set for it, or where the size of the cache is set."""
+    is_set = raw["cache"]["kv_cache_memory_bytes"] is not None
+    return {} if is_set or raw["profiling"]["name"] == "estimate" else {"profiling": "estimate"}

@@ -27,7 +27,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.request.confdir import CONF_DIR, CONFIG_NAME, saved_folder, shipped_option
+from kvpipe.request.confdir import (
+    CONF_DIR,
+    CONFIG_NAME,
+    saved_folder,
+    shipped_names,
+    shipped_option,
+)
 from kvpipe.request.guard import ALLOWED_GROUPS, refused_override
 from kvpipe.request.guarded_loader import GuardedLoader
 from kvpipe.request.own_values import own_values_only
@@ -281,8 +287,7 @@ def _nearest(key: str, known: Sequence[str], groups: set[str]) -> str:
 
 def _options_with(group: str, key: str) -> list[str]:
     """The shipped choices of a group that have this key, when the chosen one does not."""
-    shipped = sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
-    return [name for name in shipped if key in (shipped_option(group, name) or {})]
+    return [name for name in shipped_names(group) if key in (shipped_option(group, name) or {})]
 
 
 def _keys(values: Any, prefix: str = "") -> Iterator[str]:

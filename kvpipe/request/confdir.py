@@ -14,6 +14,16 @@ CONFIG_NAME = "config"  # of the primary file
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PLACES = (_PACKAGE / "conf", _PACKAGE.parent / "conf")
 CONF_DIR = next(folder for folder in _PLACES if (folder / "config.yaml").is_file())
+NO_CARDS = ("auto", "cpu")  # options of device that are none
+
+
+def shipped_names(group: str) -> list[str]:
+    """The option files of a group, in order."""
+    return sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
+
+
+def shipped_cards() -> list[str]:
+    return [name for name in shipped_names("device") if name not in NO_CARDS]
 
 
 def shipped_option(group: str, name: str) -> dict[str, Any]:

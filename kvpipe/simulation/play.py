@@ -11,7 +11,6 @@ from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.registry import Registry
 from kvpipe.request.schema import check_section, shown
-from kvpipe.simulation.latencies import overload, percentiles
 from kvpipe.simulation.ledger import Ledger
 from kvpipe.simulation.replicas import played
 from kvpipe.simulation.result import ReplayResult
@@ -101,7 +100,6 @@ def replay(
         manager, options, max_num_seqs, ledger, counts=counts, step_time=step_time(options, best)
     )
     serving.serve(arrivals)
-    times, span = serving.latencies, _span(arrivals, options)
     busy = ledger.busy_s or 1.0
     return ReplayResult(
         trace=options.name,
@@ -122,13 +120,9 @@ def replay(
         requests_steady=plan.capacity.requests_steady if plan.capacity else None,
         request_len=plan.limits.max_model_len,
         points=tuple(ledger.points),
-        wait=percentiles(times.wait),
-        first_token=percentiles(times.first_token),
-        each_token=percentiles(times.each_token),
-        arrivals_s=span,
-        overload=overload(span, serving.now, times.longest_service),
+        arrivals_s=_span(arrivals, options),
         idle=tuple(ledger.idle),
-        latencies=times,
+        latencies=serving.latencies,
     )
 
 

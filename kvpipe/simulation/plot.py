@@ -6,13 +6,12 @@ A step plot: a level holds until the next step; while the engine has nothing to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
 
 from kvpipe.simulation.ledger import Point
 from kvpipe.simulation.result import ReplayResult
-from kvpipe.text.clean import clean
 from kvpipe.text.figures import count
-from kvpipe.text.ticks import round_step
+from kvpipe.text.markup import shown
+from kvpipe.text.ticks import round_step, ticks
 
 WIDTH, HEIGHT = 860, 330
 LEFT, RIGHT, TOP, BOTTOM = 80, 30, 62, 48
@@ -48,7 +47,7 @@ def render_svg(result: ReplayResult, heading: str = "") -> str:
     held = levels(result, lambda p: p.in_use + p.cached_free, idle=lambda p: p.cached_free)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-        f"<title>Blocks in use while replaying {_text(result.trace)}</title>",
+        f"<title>Blocks in use while replaying {shown(result.trace)}</title>",
         f"<style>{_STYLE}</style>",
         *_blocks_axis(top, at),
         _area("cached", held, end, at),
@@ -108,12 +107,11 @@ def _blocks_axis(top: int, at: Callable[[float, float], tuple[float, float]]) ->
 def _time_axis(end: float, at: Callable[[float, float], tuple[float, float]]) -> Iterable[str]:
     base, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     seconds, unit = [(size, name) for size, name in _TIME_UNITS if end >= 3 * size or size == 1][-1]
-    step = round_step(end / seconds)
     yield f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{base}" y2="{base}"/>'
-    for number in range(int(end / seconds / step + 1e-9) + 1):
-        x = at(number * step * seconds, 0)[0]
+    for value in ticks(end / seconds):
+        x = at(value * seconds, 0)[0]
         yield f'<line class="axis" x1="{x}" x2="{x}" y1="{base}" y2="{base + 4}"/>'
-        yield f'<text x="{x}" y="{base + 18}" text-anchor="middle">{number * step:,.10g}</text>'
+        yield f'<text x="{x}" y="{base + 18}" text-anchor="middle">{value:,.10g}</text>'
     yield f'<text x="{right}" y="{base + 36}" text-anchor="end">time, {unit} (simulated)</text>'
 
 
@@ -136,12 +134,8 @@ def _legend(result: ReplayResult, heading: str) -> Iterable[str]:
     if preempted := result.counts.preemptions:
         most += f", {count(preempted, 'preemption')}"
     title = f"{heading}, {most}" if heading else most
-    yield f'<text class="title" x="{LEFT}" y="18">{_text(title)}</text>'
+    yield f'<text class="title" x="{LEFT}" y="18">{shown(title)}</text>'
     yield f'<rect class="use" x="{LEFT}" y="28" width="10" height="10"/>'
     yield f'<text x="{LEFT + 15}" y="37">in use</text>'
     yield f'<rect class="cached" x="{LEFT + 75}" y="28" width="10" height="10"/>'
     yield f'<text x="{LEFT + 90}" y="37">free, prefix still cached</text>'
-
-
-def _text(words: str) -> str:
-    return escape(clean(words))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
-from kvpipe.simulation.latencies import Latencies, overload, percentiles
+from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.result import ReplayResult, ReplicaShare
 from kvpipe.simulation.serving import Counts
 from kvpipe.simulation.traces.base import TraceRequest
@@ -22,20 +22,13 @@ def played(parts: Sequence[Sequence[TraceRequest]], play: Play) -> ReplayResult:
     """parts: the requests of each replica; those that are sent nothing are left out."""
     results = [play(part) for part in parts if part]
     busiest = max(results, key=lambda each: (each.peak_in_use, each.busy_s))
-    times = _together([each.latencies for each in results])
-    arrivals_s = max(each.arrivals_s for each in results)
-    simulated_s = max(each.simulated_s for each in results)
     return replace(
         busiest,
         requests=sum(each.requests for each in results),
         counts=_summed([each.counts for each in results]),
-        simulated_s=simulated_s,
-        latencies=times,
-        wait=percentiles(times.wait),
-        first_token=percentiles(times.first_token),
-        each_token=percentiles(times.each_token),
-        arrivals_s=arrivals_s,
-        overload=overload(arrivals_s, simulated_s, times.longest_service),
+        simulated_s=max(each.simulated_s for each in results),
+        latencies=_together([each.latencies for each in results]),
+        arrivals_s=max(each.arrivals_s for each in results),
         replicas=tuple(map(_share, results)),
         busiest=results.index(busiest),
     )

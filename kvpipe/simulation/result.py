@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kvpipe.blocks import PoolStats
-from kvpipe.simulation.latencies import Latencies, Percentiles
+from kvpipe.simulation.latencies import Latencies, Percentiles, overload, percentiles
 from kvpipe.simulation.ledger import Gap, Point
 from kvpipe.simulation.serving import Counts, RanDry
 
@@ -54,15 +54,22 @@ class ReplayResult:
     requests_steady: int | None
     request_len: int
     points: tuple[Point, ...]
-    wait: Percentiles | None = None
-    first_token: Percentiles | None = None
-    each_token: Percentiles | None = None
+    wait: Percentiles | None = field(init=False)
+    first_token: Percentiles | None = field(init=False)
+    each_token: Percentiles | None = field(init=False)
     arrivals_s: float = 0.0
-    overload: float | None = None
+    overload: float | None = field(init=False)
     idle: tuple[tuple[float, float], ...] = ()
     latencies: Latencies = field(default_factory=Latencies)
     replicas: tuple[ReplicaShare, ...] = ()
     busiest: int = 0
+
+    def __post_init__(self) -> None:
+        times = self.latencies
+        for name in ("wait", "first_token", "each_token"):
+            object.__setattr__(self, name, percentiles(getattr(times, name)))
+        late = overload(self.arrivals_s, self.simulated_s, times.longest_service)
+        object.__setattr__(self, "overload", late)
 
     @property
     def hit_rate(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+MIB, GIB = 2**20, 2**30
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

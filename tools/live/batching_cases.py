@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tools.live.cases import MIB, Named
 from tools.live.models import MODELS, Model
 
 Json = dict[str, Any]
-MIB = 2**20
 REQUEST = 512  # tokens, of the requests whose places are counted
 LENGTHS, NEW = (5, 40, 100), 4  # of the prompts that are really generated, tokens each
 
@@ -27,17 +27,9 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchingCase:
+class BatchingCase(Named):
     model: Model
     setting: Setting
-
-    @property
-    def name(self) -> str:
-        return f"{self.model.name} {self.setting.name}".strip()
-
-    @property
-    def kind(self) -> str:
-        return self.model.kind
 
     def folder(self, scratch: Path) -> Path:
         """Of its model, written under `scratch`."""
@@ -65,7 +57,6 @@ class BatchingCase:
     def overrides(self, folder: Path, memory_bytes: int | None = None) -> list[str]:
         """Of kvpipe; memory_bytes: another than the case's."""
         asked = {"flash": False, "decode_blocks": 0, "use_async_batching": False, **self.arguments}
-        words = {True: "true", False: "false"}
         return [
             "model=hf",
             f"model.path={folder}",
@@ -75,10 +66,7 @@ class BatchingCase:
             "engine=transformers",
             f"scheduler.max_model_len={REQUEST}",
             f"cache.kv_cache_memory_bytes={memory_bytes or self.setting.memory_bytes}",
-            *(
-                f"engine.{name}={words[value] if isinstance(value, bool) else value}"
-                for name, value in asked.items()
-            ),
+            *(f"engine.{name}={str(value).lower()}" for name, value in asked.items()),
         ]
 
 

@@ -1,19 +1,19 @@
 """Runs where transformers is: continuous batching on a CPU, and what it made of its memory.
 
-python batching_probe.py CASES ANSWERS: JSON files, one case or answer a line. Imports no kvpipe.
-The memory of a case stands in for what the machine has free: all that follows is the engine's own.
+python batching_probe.py CASES ANSWERS, as probing.py says. The memory of a case stands in for what
+the machine has free: all that follows is the engine's own.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from random import Random
 from typing import Any
+
+from probing import answer_all, one_line
 
 Json = dict[str, Any]
 
@@ -22,19 +22,14 @@ def main(cases: str, answers: str) -> int:
     import torch
 
     torch.set_num_threads(1)
-    with open(answers, "a") as out:
-        for line in Path(cases).read_text().splitlines():
-            case = json.loads(line)
-            print(json.dumps({"name": case["name"], **answer(case)}), file=out, flush=True)
-    return 0
+    return answer_all(cases, answers, answer)
 
 
 def answer(case: Json) -> Json:
     try:
         return started(case)
     except Exception as error:
-        text = " ".join(str(error).split()) or "no text"
-        return {"started": False, "error": f"{type(error).__name__}: {text}", "others": []}
+        return {"started": False, "error": one_line(error), "others": []}
 
 
 def started(case: Json) -> Json:

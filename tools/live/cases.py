@@ -28,15 +28,22 @@ class Setting:
     from_serve_line: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    model: Model
-    setting: Setting
-    memory_bytes: int
+class Named:
+    """A case of whatever engine: a model under a setting."""
+
+    model: Any
+    setting: Any
 
     @property
     def name(self) -> str:
         return f"{self.model.name} {self.setting.name}".strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Named):
+    model: Model
+    setting: Setting
+    memory_bytes: int
 
     @property
     def overrides(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tools.live.environments import Environment
@@ -27,15 +28,20 @@ def ask(environment: Environment, questions: Sequence[Json], processes: int = 1)
 
 
 def _ask(environment: Environment, questions: Sequence[Json], processes: int) -> dict[str, Json]:
-    return asked_in(environment, PROBE, questions, environment.environ() | _in_process(processes))
+    return asked_in(environment, PROBE, questions, _in_process(processes))
 
 
 def asked_in(
-    environment: Environment, probe: Path, questions: Sequence[Json], variables: Mapping[str, str]
+    environment: Environment,
+    probe: Path,
+    questions: Sequence[Json],
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Json]:
     """Answers by name, from `probe CASES ANSWERS` in the environment, started again after a crash
-    with the cases that are left."""
+    with the cases that are left. variables: beside the environment's own. One thread: tiny models
+    gain nothing from more, and waiting threads burn cores."""
     answers: dict[str, Json] = {}
+    among = {**environment.environ(), "OMP_NUM_THREADS": "1", **variables}
     todo = list(questions)
     with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as folder:
         asked, said = Path(folder) / "cases", Path(folder) / "answers"
@@ -43,9 +49,7 @@ def asked_in(
             asked.write_text("\n".join(map(json.dumps, todo)))
             said.write_text("")
             command = [str(environment.python), str(probe), str(asked), str(said)]
-            done = subprocess.run(
-                command, env=dict(variables), capture_output=True, text=True, cwd=folder
-            )
+            done = subprocess.run(command, env=among, capture_output=True, text=True, cwd=folder)
             found = [json.loads(line) for line in said.read_text().splitlines()]
             answers |= {answer["name"]: answer for answer in found}
             todo = todo[len(found) :]
@@ -56,15 +60,10 @@ def asked_in(
 
 
 def _in_process(processes: int) -> Mapping[str, str]:
-    """One thread an engine: tiny models gain nothing from more, and waiting threads burn cores.
-    Its core is in the probe's process, where its plan is looked at; workers that are processes of
-    their own are bound by hand, since by itself the engine wants a NUMA node each."""
+    """The engine's core is in the probe's process, where its plan is looked at; workers that are
+    processes of their own are bound by hand, since by itself the engine wants a NUMA node each."""
     several = {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, range(processes)))}
-    return {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": "1",
-        **(several if processes > 1 else {}),
-    }
+    return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", **(several if processes > 1 else {})}
 
 
 def _lost(case: Json, done: subprocess.CompletedProcess[str]) -> Json:

@@ -5,12 +5,17 @@ Which tensors an architecture must have was taken from its refusals to load with
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from struct import pack
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+
+from gguf_files import text, value_of  # noqa: E402
 
 CONTEXT, WIDTH, HEADS, KV_HEADS, HEAD, INNER, VOCAB = 4096, 128, 4, 2, 32, 256, 512
 Tensors = dict[str, tuple[int, ...]]  # name -> shape, the fastest axis first
@@ -39,10 +44,10 @@ class GgufModel:
 # --- the format ----------------------------------------------------------------------------------
 def _file(pairs: Mapping[str, Any], tensors: Tensors) -> Iterator[bytes]:
     head = b"GGUF" + pack("<IQQ", 3, len(tensors), len(pairs))
-    head += b"".join(_text(key) + _value(value) for key, value in pairs.items())
+    head += b"".join(text(key) + value_of(value) for key, value in pairs.items())
     offset = 0
     for name, shape in tensors.items():
-        head += _text(name) + pack("<I", len(shape)) + pack(f"<{len(shape)}Q", *shape)
+        head += text(name) + pack("<I", len(shape)) + pack(f"<{len(shape)}Q", *shape)
         head += pack("<IQ", F32, offset)
         offset += _aligned(4 * prod(shape))
     yield head.ljust(_aligned(len(head)), b"\0")
@@ -51,24 +56,6 @@ def _file(pairs: Mapping[str, Any], tensors: Tensors) -> Iterator[bytes]:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _text(word: str) -> bytes:
-    return pack("<Q", len(word.encode())) + word.encode()
-
-
-def _value(value: Any) -> bytes:
-    """Type and value; a list has the type of its first entry."""
-    if isinstance(value, bool):
-        return pack("<I?", 7, value)
-    if isinstance(value, int):
-        return pack("<II", 4, value)
-    if isinstance(value, float):
-        return pack("<If", 6, value)
-    if isinstance(value, str):
-        return pack("<I", 8) + _text(value)
-    body = b"".join(_value(entry)[4:] for entry in value)
-    return pack("<I", 9) + _value(value[0])[:4] + pack("<Q", len(value)) + body
 
 
 # --- what layers are made of ---------------------------------------------------------------------

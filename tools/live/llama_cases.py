@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tools.live.cases import Named
 from tools.live.gguf_models import CONTEXT, GGUF_MODELS, GgufModel
 from tools.live.models import MODELS, Model
 
@@ -28,17 +29,9 @@ class LlamaSetting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlamaCase:
+class LlamaCase(Named):
     model: GgufModel
     setting: LlamaSetting
-
-    @property
-    def name(self) -> str:
-        return f"{self.model.name} {self.setting.name}".strip()
-
-    @property
-    def kind(self) -> str:
-        return self.model.kind
 
     def folder(self, scratch: Path) -> Path:
         """`scratch`, with its model in it."""

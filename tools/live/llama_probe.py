@@ -1,19 +1,15 @@
 """Runs where llama.cpp is: starts contexts on cases and says what each one allocated.
 
-python llama_probe.py CASES ANSWERS: JSON files, one case or answer a line. Imports no kvpipe.
+python llama_probe.py CASES ANSWERS, as probing.py says.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
+
+from probing import answer_all, captured, one_line
 
 Json = dict[str, Any]
 # ggml's numbers of its types.
@@ -27,11 +23,7 @@ _WHY = re.compile(r"error|must be|not supported|requires|failed", re.IGNORECASE)
 
 
 def main(cases: str, answers: str) -> int:
-    with open(answers, "a") as out:
-        for line in Path(cases).read_text().splitlines():
-            case = json.loads(line)
-            print(json.dumps({"name": case["name"], **answer(case)}), file=out, flush=True)
-    return 0
+    return answer_all(cases, answers, answer)
 
 
 def answer(case: Json) -> Json:
@@ -39,7 +31,7 @@ def answer(case: Json) -> Json:
         try:
             found = {"started": True, **started(case)}
         except Exception as error:
-            found = {"started": False, "error": f"{type(error).__name__}: {error}"}
+            found = {"started": False, "error": one_line(error)}
     text = log.read_text(errors="replace")
     log.unlink()
     if not found["started"]:
@@ -72,22 +64,6 @@ def started(case: Json) -> Json:
     }
     context.close()
     return found
-
-
-@contextmanager
-def captured() -> Iterator[Path]:
-    """Everything that the library writes, in a file."""
-    handle, name = tempfile.mkstemp(prefix="kvpipe-live-", suffix=".log")
-    kept = [os.dup(1), os.dup(2)]
-    try:
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        yield Path(name)
-    finally:
-        for number, saved in enumerate(kept, 1):
-            os.dup2(saved, number)
-            os.close(saved)
-        os.close(handle)
 
 
 if __name__ == "__main__":

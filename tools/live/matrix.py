@@ -72,12 +72,11 @@ def answers_of(name: str, chosen: Sequence[Case], folders: dict[str, Path], scra
 
 
 def run(name: str, only: str, known: Collection[str]) -> Json:
-    """What the engine answered, as it is kept; known: cases that need no answer."""
+    """What the engine answered, by name of the case; known: those that need no answer."""
     chosen = [case for case in cases() if only in case.name and case.name not in known]
     with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as scratch:
         folders = {case.model.name: case.model.write(Path(scratch)) for case in chosen}
-        found = answers_of(name, chosen, folders, Path(scratch))
-    return {"date": date.today().isoformat(), "answers": found}
+        return answers_of(name, chosen, folders, Path(scratch))
 
 
 def compared(name: str, kept: Json) -> Iterator[Json]:
@@ -127,17 +126,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _ask_and_keep(name: str, only: str, missing_alone: bool) -> None:
-    path = kept_answers(name)
-    keeps = path.exists() and (only or missing_alone)
-    before = json.loads(path.read_text())["answers"] if keeps else {}
+    before = answers_kept(name) if only or missing_alone else {}
     known = before if missing_alone else ()
-    if name in PLANNED:
-        answers = planned_answers(name, only, known)
-        found = {"date": date.today().isoformat(), "answers": answers}
-    else:
-        found = run(name, only, known)
-    found["answers"] = before | found["answers"]
-    path.write_text(json.dumps(found, indent=1))
+    asked = planned_answers if name in PLANNED else run
+    answers = before | asked(name, only, known)
+    found = {"date": date.today().isoformat(), "answers": answers}
+    kept_answers(name).write_text(json.dumps(found, indent=1))
 
 
 @cache

@@ -16,8 +16,6 @@ from tools.live.planned_said import batching_differences, llama_differences
 
 Json = dict[str, Any]
 HERE = Path(__file__).parent
-# One thread: tiny models gain nothing from more, and waiting threads burn cores.
-ALONE = {"OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +74,7 @@ def planned_answers(name: str, only: str, known: Iterable[str]) -> dict[str, Jso
     chosen = [case for case in part.cases() if only in case.name and case.name not in skipped]
     with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as scratch:
         asked = [case.question(case.folder(Path(scratch))) for case in chosen]
-        environment = ENVIRONMENTS[name]
-        return asked_in(environment, HERE / part.probe, asked, environment.environ() | ALONE)
+        return asked_in(ENVIRONMENTS[name], HERE / part.probe, asked)
 
 
 def planned_records(name: str, answers: Mapping[str, Json]) -> Iterator[Json]:
@@ -91,7 +88,7 @@ def planned_records(name: str, answers: Mapping[str, Json]) -> Iterator[Json]:
                 row = part.row(theirs) if theirs["started"] else ()
                 yield {
                     "case": case.name,
-                    "kind": case.kind,
+                    "kind": case.model.kind,
                     "engine": theirs,
                     "differences": found,
                     "row": row,

@@ -14,19 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tools.live.matrix import kept_answers  # noqa: E402
+from tools.live.matrix import answers_kept  # noqa: E402
 from tools.live.planned_matrix import PLANNED  # noqa: E402
 
 RECORDED = ROOT / "tests" / "facts" / "live_answers.json.gz"
 
 
 def main() -> int:
-    kept = {name: kept_answers(name) for name in PLANNED}
-    found = {
-        name: json.loads(path.read_text())["answers"]
-        for name, path in kept.items()
-        if path.exists()
-    }
+    found = {name: answers for name in PLANNED if (answers := answers_kept(name))}
     text = json.dumps(found, separators=(",", ":"), sort_keys=True)
     RECORDED.write_bytes(gzip.compress(text.encode(), mtime=0))
     print("; ".join(f"{len(answers)} of {name}" for name, answers in found.items()))

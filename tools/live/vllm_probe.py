@@ -1,7 +1,6 @@
 """Runs inside a vLLM environment: starts engines on cases and says what each one planned.
 
-python vllm_probe.py CASES ANSWERS: JSON files, one case or answer a line. Imports no kvpipe. An
-answer is written as soon as it is known, so that a crash loses one case only.
+python vllm_probe.py CASES ANSWERS, as probing.py says.
 """
 
 from __future__ import annotations
@@ -9,26 +8,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import json
-import os
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from probing import answer_all, captured, one_line
 
 Json = dict[str, Any]
 
 
 def main(cases: str, answers: str) -> int:
     look_at_models_here()
-    with open(answers, "a") as out:
-        for line in Path(cases).read_text().splitlines():
-            case = json.loads(line)
-            print(json.dumps({"name": case["name"], **answer(case)}), file=out, flush=True)
-    return 0
+    return answer_all(cases, answers, answer)
 
 
 def look_at_models_here() -> None:
@@ -195,11 +187,6 @@ def replanned(config: Any, specs: list[Any], memory: int) -> Json:
     }
 
 
-def one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or "no text"
-    return f"{type(error).__name__}: {text}"
-
-
 def tidy() -> None:
     """What one engine leaves in its process, so that the next one can start in it."""
     with contextlib.suppress(Exception):
@@ -207,24 +194,6 @@ def tidy() -> None:
 
         cleanup_dist_env_and_memory()
     gc.collect()
-
-
-@contextlib.contextmanager
-def captured() -> Iterator[Path]:
-    """Everything that this process and its children write, in a file."""
-    handle, name = tempfile.mkstemp(prefix="kvpipe-live-", suffix=".log")
-    kept = [os.dup(1), os.dup(2)]
-    try:
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        yield Path(name)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, saved in enumerate(kept, 1):
-            os.dup2(saved, number)
-            os.close(saved)
-        os.close(handle)
 
 
 if __name__ == "__main__":

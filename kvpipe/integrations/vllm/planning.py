@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvpipe.cache.plan import Plan
-from kvpipe.engines.versions import parse_version, rules_of
+from kvpipe.engines.versions import parse_version, rules_of, written
 from kvpipe.errors import KvpipeError
 from kvpipe.integrations.vllm.planner import LOGGER, Configs, Planner
 from kvpipe.integrations.vllm.regroup import EngineRequest, best
@@ -86,7 +86,7 @@ def request_of(held: Planner, config: Any, specs: Specs, memory: Sequence[int]) 
         layers=layers_of(specs),
         limits=limits_of(config),
         memory=tuple(memory),
-        rules=rules_of(".".join(map(str, release))),
+        rules=rules_of(written(release)),
         fit=getattr(config.model_config, "original_max_model_len", None) == -1,
         disable_hybrid=bool(config.scheduler_config.disable_hybrid_kv_cache_manager),
         override=cache.num_gpu_blocks_override,

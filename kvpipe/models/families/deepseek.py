@@ -209,36 +209,6 @@ def indexed_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
-V2 = {
-    "vocab_size": 102400,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "n_routed_experts": 64,
-    "n_shared_experts": 2,
-    "moe_intermediate_size": 1407,
-    "first_k_dense_replace": 0,
-}
-V3 = V2 | {
-    "vocab_size": 129280,
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "max_position_embeddings": 4096,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "moe_intermediate_size": 2048,
-    "first_k_dense_replace": 3,
-}
-
 latent = partial(decoder, block=deepseek_block)
 indexed = partial(decoder, block=indexed_block)
 OTHERS = "mistral4 sarvam_mla youtu"

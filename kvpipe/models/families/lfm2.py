@@ -91,19 +91,6 @@ def lfm2_moe_block(config: Config, layer: int) -> list[Weight]:
     ]
 
 
-LFM2 = {
-    "vocab_size": 65536,
-    "hidden_size": 2560,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 128000,
-    "conv_L_cache": 3,
-    "block_multiple_of": 256,
-    "tie_word_embeddings": True,
-}
-
 FAMILIES = {
     "lfm2": Family(caches=lfm2_caches, weights=partial(decoder, block=lfm2_block)),
     "lfm2_moe": Family(caches=lfm2_moe_caches, weights=partial(decoder, block=lfm2_moe_block)),

@@ -116,22 +116,6 @@ cohere = partial(decoder, block=cohere_block)
 cohere2 = partial(decoder, block=partial(cohere_block, may_norm=False))
 olmo2 = partial(decoder, block=olmo2_block)
 
-LLAMA = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-}
-GLM = LLAMA | {
-    "vocab_size": 151552,
-    "intermediate_size": 13696,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 2,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-}
 
 FAMILIES = {
     "llama": Family(caches=full_caches, weights=llama),

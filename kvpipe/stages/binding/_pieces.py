@@ -7,12 +7,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from math import prod
+from typing import TYPE_CHECKING
 
 from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.layouts.base import ArrayView
 from kvpipe.specs.base import DTYPE_BYTES
 from kvpipe.stages.binding.base import AttentionLayer
 from kvpipe.stages.binding.served_requests import ProofRequest, proof_positions
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 STATE_PIECE_BYTES = 4096  # of a large state only the first and the last bytes are written
 
@@ -128,4 +133,11 @@ def content(piece: Piece, byte: int | None = None) -> bytes:
     names = np.frombuffer(piece.names, np.uint8).reshape(-1, 16)
     if byte is not None:
         return bytes([byte]) * (size * len(names))
-    return np.tile(names, (1, size // 16 + 1))[:, :size].tobytes()
+    return repeated(names, size).tobytes()
+
+
+def repeated(names: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """[n, 16] uint8 -> [n, size]: each name again and again."""
+    import numpy as np
+
+    return np.tile(names, (1, -(-size // 16)))[:, :size]

@@ -16,7 +16,9 @@ from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.cache.scratch import GroupScratch, in_units
 from kvpipe.layouts.base import ArrayView
 from kvpipe.specs.base import DTYPE_BYTES, RequestLimits
+from kvpipe.stages.binding._pieces import repeated
 from kvpipe.stages.binding._readings import reader
+from kvpipe.stages.binding._writings import write_tokens
 from kvpipe.stages.binding.base import AttentionLayer
 from kvpipe.stages.binding.served_requests import shuffle_free_blocks
 
@@ -151,17 +153,13 @@ def _write(turn: _Turn, manager: BlockManager, buffers: KVBuffers) -> None:
     import numpy as np
     import torch
 
-    backend, buffer = buffers.backend, buffers.buffers[turn.placed.buffer]
-    sources, targets = manager.scratch.moves(turn.group)
-    pairs = list(zip(sources.tolist(), targets.of_layer(turn.shift).tolist(), strict=True))
-    if pairs:
-        backend.copy_blocks(buffers.buffers, [turn.placed], pairs)
+    if pairs := manager.scratch.copies(turn.group, turn.shift):
+        buffers.backend.copy_blocks(buffers.buffers, [turn.placed], pairs)
     written = np.arange(turn.computed, turn.computed + turn.new)
-    new = torch.from_numpy(_names(turn, written)).to(buffer.data.device)
-    typed = new.view(backend.array(buffer, turn.placed).dtype)
-    slots = torch.from_numpy(manager.step_slots(turn.group).of_layer(turn.shift))
-    rows = typed.reshape(turn.new, *turn.placed.shape[2:])
-    backend.write_kv(buffer, turn.placed, rows, slots.to(new.device))
+    device = buffers.buffers[turn.placed.buffer].data.device
+    new = torch.from_numpy(_names(turn, written)).to(device)
+    slots = manager.step_slots(turn.group).of_layer(turn.shift).tolist()
+    write_tokens(turn.placed, new, slots, buffers)
 
 
 def _gathered(turn: _Turn, entries: Any, num_rows: int, buffers: KVBuffers) -> Any:
@@ -184,7 +182,7 @@ def _names(turn: _Turn, positions: Any) -> Any:
     row = heads * width * DTYPE_BYTES[turn.view.dtype]
     names = np.stack([np.full_like(positions, turn.number), positions * 2654435761 + 97], axis=1)
     flat = names.astype("<i8").view(np.uint8).reshape(len(positions), 16)
-    return np.ascontiguousarray(np.tile(flat, (1, -(-row // 16)))[:, :row])
+    return np.ascontiguousarray(repeated(flat, row))
 
 
 def _wrong_in_memory(

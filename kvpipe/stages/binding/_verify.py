@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,6 +26,7 @@ from kvpipe.stages.binding._faults import aliased, swap
 from kvpipe.stages.binding._pieces import Piece, content, pieces_of
 from kvpipe.stages.binding._readings import Flat, Gathered, Reading
 from kvpipe.stages.binding._scratched import ScratchProof, prove_scratch
+from kvpipe.stages.binding._writings import write_states, write_tokens
 from kvpipe.stages.binding.base import AttentionLayer, VerifyReport
 from kvpipe.stages.binding.served_requests import ProofRequest, proof_requests
 
@@ -167,34 +168,14 @@ def _write(
             slots[sum(len(p.slots) for p in batch[: batch.index(lost) + 1]) - 1] = -1
         new = _tensor(b"".join(content(p, byte) for p in batch), buffers.buffers[view.buffer])
         target = targets.get((view.layer, view.array), view)
-        write = _write_tokens if view.per_token else _write_states
+        write = write_tokens if view.per_token else write_states
         write(target, new, slots, buffers)
-
-
-def _write_tokens(view: ArrayView, new: Array, slots: list[int], buffers: KVBuffers) -> None:
-    import torch
-
-    typed = new.view(_dtype(view.dtype)).reshape(len(slots), *view.shape[2:])
-    where = torch.tensor(slots, device=new.device)
-    buffers.backend.write_kv(buffers.buffers[view.buffer], view, typed, where)
-
-
-def _write_states(view: ArrayView, new: Array, blocks: list[int], buffers: KVBuffers) -> None:
-    kept = [i for i, block in enumerate(blocks) if block >= 0]
-    packed = new.reshape(len(blocks), -1)[kept].reshape(-1).cpu()
-    buffers.backend.unpack(buffers.buffers, [view], [blocks[i] for i in kept], packed)
 
 
 def _tensor(content: bytes, like: Buffer) -> Array:
     import torch
 
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).to(like.data.device)
-
-
-def _dtype(name: str) -> Any:
-    import torch
-
-    return getattr(torch, {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}.get(name, name))
 
 
 # --- what the model holds -------------------------------------------------------------------------

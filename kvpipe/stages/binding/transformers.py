@@ -137,10 +137,8 @@ class TransformersBinding(Binding):
         ).to(device)
         needs = needs_of(model)
         planned, buffers, notes = _pages(request, needs, backend, len(options.prompt_tokens))
-        asked = self._mode(request.model_dtype)
-        if asked == "auto" and any(planned.config.scratch):
-            asked = "gather"  # reads chunks through scratch
-        mode = choose_mode(model, needs, asked)
+        asked, uses_scratch = self._mode(request.model_dtype), any(planned.config.scratch)
+        mode = choose_mode(model, needs, asked, uses_scratch)
         lengths, new_tokens = self._lengths(planned.limits)
         chunk = planned.limits.max_num_batched_tokens
         chunked = chunk if max(lengths) > chunk else None

@@ -18,10 +18,9 @@ def true_capacity(
     """Of one rank's config; None when a request stores nothing."""
     specs = Counter(group.spec for group in config.groups)
     each = [group.spec for group in config.groups]
-    scratch = config.scratch or (None,) * len(each)
     length, width = limits.max_model_len, config.bytes_per_block
     usable = rules.usable_blocks(config.num_blocks)
-    stepwise = stepped(each, scratch, limits)
+    stepwise = stepped(each, config.scratch, limits)
     steadies = {spec: spec.steady_blocks(length, limits) for spec in specs}
     peak = stepwise.total
     steady = sum(steadies[spec] * times for spec, times in specs.items())
@@ -45,7 +44,9 @@ def true_capacity(
         requests_at_peak=max(0, usable) // peak,
         requests_steady=_reached(specs, limits, usable, steady, (fixed, slope)),
         longest_request=largest(
-            1, length, lambda n: stepped(each, scratch, limits.with_length(n)).total <= usable
+            1,
+            length,
+            lambda n: stepped(each, config.scratch, limits.with_length(n)).total <= usable,
         )
         or 0,
         bytes_fixed=fixed * width,

@@ -12,34 +12,35 @@ from dataclasses import replace
 
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.specs.edges import largest, smallest
-from kvpipe.stages.grouping.admission import Edges
 from kvpipe.stages.grouping.base import GroupingRequest
 
+Plan = Callable[[GroupingRequest], object]  # raises where a request does not fit
 
-def edges(
-    request: GroupingRequest, told: DoesNotFit, plan: Callable[[GroupingRequest], object]
-) -> Edges:
-    """plan: raises where a request does not fit."""
 
-    def fits(one: GroupingRequest) -> bool:
-        try:
-            plan(replace(one, fit=False))
-        except KvpipeError:
-            return False
-        return True
-
-    return Edges(
-        longest_len=_longest(
-            told.longest_len or 0,
-            request.limits.max_model_len,
-            lambda n: fits(replace(request, limits=request.limits.with_length(n))),
-        ),
-        needed_bytes=_least(
-            max(told.needed_bytes),
-            max(request.memory),
-            lambda num: fits(replace(request, memory=(num,) * len(request.memory))),
-        ),
+def longest_len(request: GroupingRequest, told: DoesNotFit, plan: Plan) -> int | None:
+    """In tokens; None where no length fits."""
+    return _longest(
+        told.longest_len or 0,
+        request.limits.max_model_len,
+        lambda n: _fits(replace(request, limits=request.limits.with_length(n)), plan),
     )
+
+
+def needed_bytes(request: GroupingRequest, told: DoesNotFit, plan: Plan) -> int:
+    """Of a rank."""
+    return _least(
+        max(told.needed_bytes),
+        max(request.memory),
+        lambda num: _fits(replace(request, memory=(num,) * len(request.memory)), plan),
+    )
+
+
+def _fits(request: GroupingRequest, plan: Plan) -> bool:
+    try:
+        plan(replace(request, fit=False))
+    except KvpipeError:
+        return False
+    return True
 
 
 def _longest(told: int, asked: int, fits: Callable[[int], bool]) -> int | None:

@@ -221,13 +221,17 @@ def longest_that_runs(ranks: Sequence[Admission], limits: RequestLimits) -> int 
     admitted = longest_everywhere(ranks, limits)
     if admitted is None:
         return None
-    counts = [each.num_blocks for each in ranks]
-    common = min((n for n in counts if n is not None), default=0)
+    common = common_blocks(ranks) or 0
     return largest(
         1,
         admitted,
         lambda n: all(each.runs(limits.with_length(n), common) for each in ranks),
     )
+
+
+def common_blocks(ranks: Sequence[Admission]) -> int | None:
+    """Blocks that every rank gets: those of the poorest. None: nothing is stored on any."""
+    return min((num for each in ranks if (num := each.num_blocks) is not None), default=None)
 
 
 def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | None:

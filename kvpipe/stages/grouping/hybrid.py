@@ -23,7 +23,8 @@ from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping._capacity import true_capacity
 from kvpipe.stages.grouping._merging import Layers, distinct
 from kvpipe.stages.grouping._notes import notes
-from kvpipe.stages.grouping._refused import edges
+from kvpipe.stages.grouping._refused import longest_len, needed_bytes
+from kvpipe.stages.grouping.admission import Edges
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.ranks import RankedPlans, plan_ranks
 from kvpipe.stages.grouping.scratch import ScratchChoice, uses_scratch
@@ -105,10 +106,15 @@ def _planned_anew(
     rules = request.rules
     if rules.groups != "slots" or not told.needed_bytes or request.num_gpu_blocks_override:
         raise told
-    found = edges(request, told, lambda one: plan_ranks(one, layers, rules, False, False))
-    if request.fit and found.longest_len:
-        shorter = replace(request, limits=request.limits.with_length(found.longest_len))
+
+    def counted(one: GroupingRequest) -> RankedPlans:
+        return plan_ranks(one, layers, rules, False, with_tensors=False)
+
+    longest = longest_len(request, told, counted)
+    if request.fit and longest:
+        shorter = replace(request, limits=request.limits.with_length(longest))
         return plan_ranks(shorter, layers, rules, False)
+    found = Edges(longest_len=longest, needed_bytes=needed_bytes(request, told, counted))
     if (found.longest_len, found.needed_bytes) == (told.longest_len, max(told.needed_bytes)):
         raise told
     return plan_ranks(request, layers, rules, request.fit, told=found)

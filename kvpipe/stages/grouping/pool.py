@@ -118,8 +118,7 @@ class Pool:
 
     def at_peak(self, limits: RequestLimits) -> SteppedDemand:
         """Blocks of one request in the step that holds most."""
-        specs = [group.spec for group in self.groups]
-        return stepped(specs, self.scratch or (None,) * len(specs), limits)
+        return stepped([group.spec for group in self.groups], self.scratch, limits)
 
     def _tensors(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
         if len(self.groups) == 1:

@@ -13,7 +13,7 @@ from kvpipe.stages.grouping._groups import Grouping
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping._problems import refuse
 from kvpipe.stages.grouping._slotted import grouped
-from kvpipe.stages.grouping.admission import Admission, Edges, admit, short_size
+from kvpipe.stages.grouping.admission import Admission, Edges, admit, common_blocks, short_size
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
 from kvpipe.stages.grouping.printed import printed
@@ -151,10 +151,9 @@ def _rank_plans(
 ) -> tuple[RankPlan, ...]:
     """Every rank gets the block count of the poorest; what a richer one cannot use is stranded."""
     own = [each.pool.num_blocks(each.memory) for each in admissions]
-    common = min((n for n in own if n is not None), default=1)
-    anything = any(each.pool.groups for each in admissions)
-    if request.num_gpu_blocks_override is not None and anything:
-        common = request.num_gpu_blocks_override
+    common = common_blocks(admissions)
+    if common is None:
+        common = 1
     plans = []
     for each, mine, given in zip(admissions, own, request.memory, strict=True):
         config = each.pool.config(common, with_tensors)

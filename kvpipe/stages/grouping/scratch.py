@@ -83,7 +83,8 @@ def group_scratch(
 def stepped(
     specs: Sequence[KVCacheSpec], scratch: Sequence[GroupScratch | None], limits: RequestLimits
 ) -> SteppedDemand:
-    """At most so many blocks does one request hold in any step; never more than without scratch."""
+    """At most so many blocks does one request hold in any step; never more than without scratch.
+    scratch: one a spec, or () where none uses it."""
     plain = tuple(spec.peak_blocks(limits) for spec in specs)
     if not any(scratch):
         return SteppedDemand(groups=plain, scratch=0)

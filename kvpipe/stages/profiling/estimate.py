@@ -27,7 +27,8 @@ from kvpipe.stages.profiling.base import (
     device_total,
 )
 from kvpipe.stages.profiling.estimate_notes import estimate_notes
-from kvpipe.stages.profiling.estimates import GIB, Estimate, activations, context, graphs
+from kvpipe.stages.profiling.estimates import Estimate, activations, context, graphs
+from kvpipe.text.figures import GIB
 from kvpipe.text.quantities import Bytes, parse_size
 
 # Of what a rank has of weights whose parts are of other widths than the mean: 0.7% off in log L18.
@@ -209,10 +210,9 @@ def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
         count = model.rank_parameters(tp, here, stage == 0, stage == pp - 1)
         num_bytes = round(count * total / model.parameter_count)
         words = f"{count:,} of {model.parameter_count:,} parameters"
-        quantised = model.weight_bytes is not None and (tp, pp) != (1, 1)
-        how = "estimated" if model.is_formula else "exact"
-        if quantised:
+        if model.weight_bytes is not None and (tp, pp) != (1, 1):
             return _share(num_bytes, words)
+        how = "estimated" if model.is_formula else "exact"
         return MemoryItem(name="weights", num_bytes=num_bytes, how=how, source=words)
     if not total:
         raise ConfigError(

@@ -9,7 +9,8 @@ from math import ceil, floor
 from kvpipe.engines.defaults import graphs_reserved, others_charged
 from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.stages.profiling.base import ProfilingRequest
-from kvpipe.stages.profiling.estimates import GIB, activations, graphs
+from kvpipe.stages.profiling.estimates import activations, graphs
+from kvpipe.text.figures import GIB
 
 _SHARE = "cache.gpu_memory_utilization"
 _BYTES = "cache.kv_cache_memory_bytes"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvpipe.models.base import ModelGeometry
+from kvpipe.text.figures import GIB, MIB
 
-MIB, GIB = 2**20, 2**30
 WIDEST = 3  # no range is wider than this factor, unless its formula says why it must be
 ACTIVATION_BYTES = 2
 LARGE_DEVICE = 60 * GIB  # bytes: cards with large workspaces and many links

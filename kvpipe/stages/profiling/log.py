@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.logs.contradictions import contradictions
 from kvpipe.logs.engine_log import EngineLog
-from kvpipe.logs.figures import GIB, Figure
+from kvpipe.logs.figures import Figure
 from kvpipe.logs.lines import no_log
 from kvpipe.logs.reading import read_file
 from kvpipe.notes import Note
@@ -25,6 +25,7 @@ from kvpipe.stages.profiling.base import (
     RankMemory,
     device_total,
 )
+from kvpipe.text.figures import GIB
 
 # Account -> the log's figures for it. Graphs captured before the cache was sized are charged.
 _CHARGED = {

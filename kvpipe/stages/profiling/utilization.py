@@ -24,9 +24,9 @@ from kvpipe.stages.profiling.base import (
     device_total,
     same_on_every_rank,
 )
+from kvpipe.text.figures import GIB
 from kvpipe.text.quantities import Bytes
 
-GIB = 2**30
 # CUDA context, cuBLAS workspaces and the allocator's own slack, as engines log it on one GPU.
 CONTEXT_BYTES = GIB // 2
 

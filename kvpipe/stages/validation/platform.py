@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from kvpipe.engines.arguments import Arguments, refused_arguments
-from kvpipe.engines.base import Engine
+from kvpipe.engines.base import Engine, EngineRules
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.models.base import ModelGeometry, ModelReader
@@ -59,6 +59,11 @@ class _Resolution:
         self.notes: list[Note] = []
         self.block_quantum: int | None = None
 
+    @property
+    def rules(self) -> EngineRules:
+        """Of the engine that is planned for; of one that is planned only, kvpipe's own."""
+        return self.config.plugins["engine"].make(Engine).rules
+
     def resolve(self) -> ResolvedRun:
         config = self.config
         model = self.attempt(lambda: self.model())
@@ -81,7 +86,7 @@ class _Resolution:
             model,
             config.cache,
             device,
-            config.plugins["engine"].make(Engine).rules.version,
+            self.rules.version,
         )
         self.notes += [*map(_note, model.notes), *dtypes.notes, *sizes.notes]
         length = lengths.max_model_len if lengths else model.context_length
@@ -99,7 +104,7 @@ class _Resolution:
                 heads=model.num_attention_heads,
                 kv_heads=0 if _stores_latent(layers or []) else _kv_heads(model),
             ),
-            config.plugins["engine"].make(Engine).rules.version,
+            self.rules.version,
         )
         if self.problems or lengths is None or backend is None or ranks is None:
             raise ConfigError(self.problems)
@@ -135,7 +140,7 @@ class _Resolution:
         plugins = self.config.plugins
         published = plugins["model"].make(ModelReader).read()
         stored = plugins["weights"].make(WeightFormat).stored(published)
-        return as_released(stored, plugins["engine"].make(Engine).rules.version)
+        return as_released(stored, self.rules.version)
 
     # --- parallel, lengths, what-if ---------------------------------------------------------------
     def parallel(self) -> ResolvedParallel:
@@ -183,8 +188,7 @@ class _Resolution:
             )
         encoder = scheduler.max_encoder_tokens
         if encoder == "auto":
-            rules = self.config.plugins["engine"].make(Engine).rules
-            encoder = rules.encoder_tokens(model.encoder_tokens, sizes.max_num_batched_tokens)
+            encoder = self.rules.encoder_tokens(model.encoder_tokens, sizes.max_num_batched_tokens)
         return RequestLimits(
             max_model_len=length,
             max_num_batched_tokens=sizes.max_num_batched_tokens,
@@ -233,7 +237,7 @@ class _Resolution:
         length: int,
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
-        rules = self.config.plugins["engine"].make(Engine).rules
+        rules = self.rules
         kinds = {each.spec for each in model.caches}
         default = default_block_size(rules, device.type, kinds)
         block_size = default if cache.block_size == "auto" else cache.block_size

@@ -51,9 +51,7 @@ class ScratchedArrays(PagedArrays):
 
     def save_pushed_out(self) -> None:
         """Copy the pages whose blocks tokens of this step take over. Before anything is written."""
-        sources, targets = self.store.manager.scratch.moves(self.group)
-        pairs = list(zip(sources.tolist(), targets.of_layer(self._shift).tolist(), strict=True))
-        if pairs:
+        if pairs := self.store.manager.scratch.copies(self.group, self._shift):
             self.store.backend.copy_blocks(self.store.buffers.buffers, self.views, pairs)
 
     def slots(self) -> Any:

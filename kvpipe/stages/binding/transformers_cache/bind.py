@@ -49,13 +49,11 @@ def bind(
         raise ConfigError(Problem("mode", f"one of {', '.join(MODES)}", f"'{mode}'"))
     needs, planned = needs_of(model), PlannedCache.of(plan, rank)
     match_layers(needs, planned)  # before anything is allocated
-    if mode == "auto" and any(planned.config.scratch):
-        mode = "gather"  # reads chunks through scratch
     return bind_needs(
         model,
         needs,
         planned,
-        mode=choose_mode(model, needs, mode),
+        mode=choose_mode(model, needs, mode, any(planned.config.scratch)),
         buffers=buffers or allocate(planned, backend or backend_of(model)),
         prefix_caching=prefix_caching,
         max_num_seqs=max_num_seqs,

@@ -16,6 +16,7 @@ from kvpipe.models.probe.needs import LayerNeeds
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.allocation.base import AllocationRequest
 from kvpipe.stages.allocation.buffers import Buffers
+from kvpipe.stages.binding.served_requests import shuffle_free_blocks
 from kvpipe.stages.binding.transformers_cache.match import LayerMatch, PlannedCache, match_layers
 
 
@@ -115,7 +116,7 @@ def _manager(
     )
     _refuse_lost_prefixes(manager, prefix_caching)
     if shuffle is not None:
-        shuffle_blocks(manager, shuffle)
+        shuffle_free_blocks(manager, shuffle)
     return manager
 
 
@@ -180,14 +181,6 @@ def backend_of(model: Any) -> Backend:
         with suppress(KvpipeError):  # a cache folder that is not ours, a compiler that fails
             return HostBackend()
     return TorchBackend(TorchBackend.Options(name="torch", device=str(model.device)))
-
-
-def shuffle_blocks(manager: BlockManager, seed: int) -> None:
-    """Block ids are handed out in a random order from now on."""
-    import numpy as np
-
-    ids = manager.pool.allocate(manager.pool.num_free)
-    manager.pool.free(np.random.default_rng(seed).permutation(ids))
 
 
 def _refuse_direct(planned: PlannedCache, mode: str) -> None:

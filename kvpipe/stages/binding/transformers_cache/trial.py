@@ -26,9 +26,13 @@ BLOCK_SIZE = 4
 SAME, ROUNDED = 2**6, 2**12  # machine epsilons: the same additions, and another order of them
 
 
-def choose_mode(model: Any, needs: Sequence[LayerNeeds], asked: str) -> Mode:
+def choose_mode(
+    model: Any, needs: Sequence[LayerNeeds], asked: str, uses_scratch: bool = False
+) -> Mode:
     """ConfigError where the model computes something else through a bound cache, or cannot be what
-    is asked for."""
+    is asked for. uses_scratch: the plan does, through which only gathered chunks are read."""
+    if asked == "auto" and uses_scratch:
+        asked = "gather"
     trial = _Trial(model, needs)
     reason, no_padding = trial.cannot_run(), ""
     if not reason:

@@ -42,9 +42,8 @@ class Caps:
 
     def least(self, life: Life, weights: Weights) -> Taken:
         """That the tables of a life take, whichever they are."""
-        few = fewest_tables(life, self.slot)
         blocks = [ceiling.fewest(life, self.slot) for ceiling in self.ceilings]
-        return weights.least(life, self.slot) + few * weights.price, few, *blocks
+        return weights.least_cost(life, self.slot), fewest_tables(life, self.slot), *blocks
 
 
 @dataclass(frozen=True)

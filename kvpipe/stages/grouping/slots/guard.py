@@ -105,19 +105,9 @@ class Guard:
         self._blocks: list[dict[tuple[int, int], int]] = [{} for _ in self.loads]
         self._rhythms: dict[tuple[int, int], Rhythm | None] = {}
 
-    def never_more(self, mine: Demand, other: Demand) -> bool:
-        """Whether a request under `mine` takes at most the bytes that it takes under `other`, at
-        every length from 1 to the longest, decoding and reading. False where that is not known."""
-        return self.worse_at(mine, other) is None
-
-    def worse_at(self, mine: Demand, other: Demand) -> int | None:
-        """A length at which it takes more, 0 where it is not known whether there is one; None
-        where there is none."""
-        found = self.worse(mine, other)
-        return None if found is None else found.length
-
     def worse(self, mine: Demand, other: Demand) -> Worse | None:
-        """The same, and while the request does what."""
+        """Where a request takes more bytes under `mine` than under `other`; None where it takes at
+        most as many at every length from 1 to the longest, decoding and reading."""
         if coarser(mine, other):
             return None
         ours, its = self._counted(mine), self._counted(other)

@@ -99,7 +99,7 @@ class Search:
         are found fast."""
         total, weights, most = 0, self.weights, bounds.tables_of(slot)
         for life in lives:
-            least = weights.least(life, slot) + fewest_tables(life, slot) * weights.price
+            least = weights.least_cost(life, slot)
             if len(life.kinds) == 1:
                 found = cheapest(life, slot, most, weights).items()
                 costs = [n * weights.price + tables.weight * slot for n, tables in found]
@@ -155,11 +155,9 @@ def _sums(life: Life, tokens: int, most: int) -> set[int]:
 # --- what a slot size costs at least -------------------------------------------------------------
 def _least_cost(lives: Sequence[Life], slot: int, bounds: Bounds, weights: Weights) -> int | None:
     """No plan with this slot costs less; None where it has more tables than it may."""
-    tables = [fewest_tables(life, slot) for life in lives]
-    if sum(tables) > bounds.tables_of(slot):
+    if sum(fewest_tables(life, slot) for life in lives) > bounds.tables_of(slot):
         return None
-    weight = sum(weights.least(life, slot) for life in lives)
-    return weight + sum(tables) * weights.price
+    return sum(weights.least_cost(life, slot) for life in lives)
 
 
 # --- the plans of one slot size ------------------------------------------------------------------
@@ -168,16 +166,15 @@ def _of_slot(
 ) -> Iterator[SlotPlan]:
     """For each number of tables the cheapest plan, if it is cheaper than with fewer. Under caps
     every plan that is the best in something."""
+    most = bounds.tables_of(slot)
     if bounds.caps:
-        most = bounds.tables_of(slot)
         caps = Caps(slot=slot, cost=bounds.cost, tables=most, ceilings=bounds.caps)
         for way in ways(lives, caps, weights):
             cost, number, *_ = way.taken
             yield SlotPlan(slot_bytes=slot, cost=cost, num_tables=number, lives=way.lives)
         return
     fewest = [fewest_tables(life, slot) for life in lives]
-    spare = bounds.tables_of(slot) - sum(fewest)
-    most = sum(fewest) + spare
+    spare = most - sum(fewest)
     found: _Plans = {0: (0, ())}
     for life, few in zip(lives, fewest, strict=True):
         its = cheapest(life, slot, few + spare, weights)

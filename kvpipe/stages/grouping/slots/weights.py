@@ -10,7 +10,7 @@ from typing import Any
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.slots.kinds import Life
 from kvpipe.stages.grouping.slots.options import SlotOptions
-from kvpipe.stages.grouping.slots.scale import Scale
+from kvpipe.stages.grouping.slots.scale import Scale, fewest_tables
 
 ONE = 2**40  # a request's own bytes, or a price of 100%
 GRID = (1024, 8192, 32768, 131072)
@@ -46,6 +46,10 @@ class Weights(Scale):
             for n, lower in zip(self.lengths, self.lower, strict=True)
         )
         return total // len(self.lengths)
+
+    def least_cost(self, life: Life, slot: int) -> int:
+        """That the tables of a life have, whichever they are: their price included."""
+        return self.least(life, slot) + fewest_tables(life, slot) * self.price
 
 
 def fewest_bytes(lives: Sequence[Life], length: int, limits: RequestLimits) -> int:
