@@ -7,7 +7,7 @@ failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 LONGEST_GOT = 200  # characters of a wrong value that are repeated
@@ -29,6 +29,11 @@ class Problem:
 
     def to_json(self) -> dict[str, str]:
         return {"key": self.key, "expected": self.expected, "got": self.got, "knob": self.knob}
+
+    def saying_instead(self, path: str, words: str) -> Problem:
+        """The same, with these words for the path."""
+        texts = {key: text.replace(path, words) for key, text in self.to_json().items()}
+        return replace(self, **texts)
 
     def __str__(self) -> str:
         key, got = _cut(self.key, LONGEST_KEY), _cut(self.got, LONGEST_GOT)
@@ -73,7 +78,16 @@ class ConfigError(KvpipeError):
         self.stage = stage
         # The layers it is about, where the reason is a set of layers that do not go together.
         self.layers: tuple[str, ...] = ()
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        super().__init__(_in_lines(self.problems))
+
+    def say_instead(self, path: str, words: str) -> None:
+        """A file of ours is called what the user knows it by."""
+        self.problems = tuple(problem.saying_instead(path, words) for problem in self.problems)
+        self.args = (_in_lines(self.problems),)
+
+
+def _in_lines(problems: Iterable[Problem]) -> str:
+    return "\n".join(str(problem) for problem in problems)
 
 
 def problems_of(check: Callable[[], object]) -> tuple[Problem, ...]:

@@ -127,6 +127,16 @@ def test_what_is_piped_in_has_an_end(kind, capsys, monkeypatch, tmp_path):
     assert not list(tmp_path.glob("kvpipe-*")), "what was kept is removed"
 
 
+@pytest.mark.parametrize("text", ["hello", "Available KV cache memory: 99999999999999999999 GiB"])
+def test_what_is_piped_in_is_not_called_by_the_name_it_is_kept_under(text, capsys, monkeypatch):
+    Path("junk").write_text(f"{text}\n")
+    with open("junk") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert run(["doctor", "-", "backend=meta"]) == 2
+    told = capsys.readouterr().err
+    assert "standard input" in told and "kvpipe-" not in told
+
+
 # --- files that are no files ---------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "m.gguf"])
 def test_a_model_file_that_is_a_pipe_is_not_waited_for(name, capsys):

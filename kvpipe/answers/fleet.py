@@ -15,6 +15,7 @@ from kvpipe.answers.fleet_candidates import Refusals, Server, Shape, planned, sh
 from kvpipe.cache.load import Load, running
 from kvpipe.pipeline import Prepared
 from kvpipe.specs.edges import largest
+from kvpipe.text.meanwhile import Tell, silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +69,18 @@ class FleetAnswer:
 
 
 def plan_fleet(
-    prepared: Prepared, wanted: Wanted, devices: Sequence[str], prices: Mapping[str, float]
+    prepared: Prepared,
+    wanted: Wanted,
+    devices: Sequence[str],
+    prices: Mapping[str, float],
+    tell: Tell = silent,
 ) -> FleetAnswer:
-    """Ranked by cost where every device has a price, else by cards; then by cards, by headroom."""
+    """Ranked by cost where every device has a price, else by cards; then by cards, by headroom.
+    tell: is told which candidate is planned."""
     found: list[Fleet] = []
     refused, candidates = Refusals(), shapes(devices)
-    for shape in candidates:
+    for number, shape in enumerate(candidates, 1):
+        tell(f"candidate {number} of {len(candidates)}: {shape.name}")
         server = planned(prepared, wanted.length, shape, efficiency=1.0)
         made = server if isinstance(server, str) else _replica(server, wanted)
         if isinstance(made, str):

@@ -5,6 +5,7 @@ Files: find.json (what was wanted, and every finding); fleets.svg where want.dev
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -23,6 +24,7 @@ from kvpipe.request.schema import check_section
 from kvpipe.request.want import Want
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
+from kvpipe.text.meanwhile import meanwhile
 
 
 class Find(Command):
@@ -42,7 +44,9 @@ class Find(Command):
         block_rules(prepared.config)  # refused once, not by every question
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
         if search.want.device is not None:
-            return fleet_answer(search)
+            # A sweep has a bar of its own.
+            with meanwhile(sys.stderr if job is None else None) as tell:
+                return fleet_answer(search, tell)
         refuse_trace(prepared, search.want)
         findings = list(search.findings())
         found = {

@@ -19,6 +19,7 @@ from kvpipe.request.confdir import NO_CARDS, shipped_cards
 from kvpipe.request.nicknames import option_named
 from kvpipe.request.want import Want
 from kvpipe.text.lines import lay_out
+from kvpipe.text.meanwhile import Tell
 
 if TYPE_CHECKING:  # traces are read where one is asked for
     from kvpipe.simulation.traces.base import TraceRequest
@@ -28,15 +29,16 @@ PICTURE = "fleets.svg"
 NOT_SERVED = "want.device: none of these cards serves the load"
 
 
-def fleet_answer(search: Search) -> Answer:
-    """want.device: how many of which cards; of what arrives, where a trace says that."""
+def fleet_answer(search: Search, tell: Tell) -> Answer:
+    """want.device: how many of which cards; of what arrives, where a trace says that. tell: is
+    told what is tried."""
     devices, prices = _cards(search.want)
     if is_traced(search.prepared.config.trace):
-        return _traced(search, devices, prices)
+        return _traced(search, devices, prices, tell)
     _refuse_waits(search.want)
     prepared, want = search.prepared, search.want
     wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
-    answer = plan_fleet(prepared, wanted, devices, prices)
+    answer = plan_fleet(prepared, wanted, devices, prices, tell)
     drawn = picture(answer, wanted, _model(search))
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
@@ -54,7 +56,7 @@ def is_traced(section: Any) -> bool:
     return not isinstance(section, Mapping) or section.get("name", "none") != "none"
 
 
-def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> Answer:
+def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tell: Tell) -> Answer:
     from kvpipe.answers.traced_fleet import TracedLoad, Waits, serve_trace
     from kvpipe.report import traced_fleet as told
     from kvpipe.simulation.play import read_trace
@@ -70,7 +72,7 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> 
     )
     length = _length(search, requests)
     load = TracedLoad(requests=requests, options=trace.options, length=length, waits=waits)
-    answer = serve_trace(prepared, load, devices, prices)
+    answer = serve_trace(prepared, load, devices, prices, tell)
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
         status="fits" if best else "does_not_fit",
