@@ -118,7 +118,7 @@ def _files(search: Search, drawn: str | None, best: tuple[Started, int] | None) 
         replicas=replicas,
         cards=server.shape.cards,
     )
-    return files | dict([written(kind, wanted)])
+    return files | written(kind, wanted)
 
 
 class Started(Protocol):

@@ -22,7 +22,7 @@ class Want(BaseModel):
     cards to choose from (null: the one that is planned for, searched setting by setting). prices:
     of a card and hour, by device, in any currency. token_ms: the most that a token may take;
     first_token_ms, wait_ms: the first one, and the queue before it, of a trace of requests.
-    percentile: so many percent of the requests are held to these. write: a file that starts the
+    percentile: so many percent of the requests are held to these. write: files that start the
     first fleet, its containers of this image (null: the planned release's own)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
