@@ -1,4 +1,4 @@
-"""A fleet's Compose files, one for machines that are alike, start every replica on its own cards."""
+"""Compose files of a fleet, one for machines that are alike: every replica has its own cards."""
 
 from __future__ import annotations
 
