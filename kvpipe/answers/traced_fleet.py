@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from kvpipe.answers.fleet_candidates import Refusals, Server, planned, shapes
+from kvpipe.answers.waits import Waits, too_late
 from kvpipe.pipeline import Prepared
-from kvpipe.simulation.latencies import Percentiles
 from kvpipe.simulation.play import replay
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.traces.base import TraceOptions, TraceRequest
@@ -24,17 +24,7 @@ from kvpipe.text.meanwhile import Tell, silent
 
 MOST_FLEETS = 5  # that are looked for: dearer ones are not replayed
 MOST_REPLICAS = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waits:
-    """Seconds that `percentile` percent of the requests may wait at most (None: any): in the queue,
-    for the first token, between two tokens."""
-
-    percentile: int
-    wait_s: float | None = None
-    first_token_s: float | None = None
-    token_s: float | None = None
+_NAMES = {"wait": "wait", "first_token": "first token", "token": "a token"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,17 +191,6 @@ def _lacks(result: ReplayResult, waits: Waits) -> str:
         return "no request finished"
     if result.overload is not None:
         return "overloaded"
-    asked = (
-        ("wait", result.wait, waits.wait_s),
-        ("first token", result.first_token, waits.first_token_s),
-        ("a token", result.each_token, waits.token_s),
-    )
-    for name, found, most in asked:
-        if found is not None and most is not None and of(found, waits.percentile) > most:
-            return f"{name} too late"
+    for name, _, _ in too_late(result, waits):
+        return f"{_NAMES[name]} too late"
     return ""
-
-
-def of(found: Percentiles, percentile: int) -> float:
-    """50, 90 or 99."""
-    return float(getattr(found, f"p{percentile}"))

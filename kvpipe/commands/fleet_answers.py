@@ -57,26 +57,27 @@ def is_traced(section: Any) -> bool:
 
 
 def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tell: Tell) -> Answer:
-    from kvpipe.answers.traced_fleet import TracedLoad, Waits, serve_trace
+    from kvpipe.answers.traced_fleet import TracedLoad, serve_trace
+    from kvpipe.answers.waits import turned_away, waits_of
     from kvpipe.report import traced_fleet as told
     from kvpipe.simulation.play import read_trace
 
-    prepared, want = search.prepared, search.want
+    prepared = search.prepared
     trace = read_trace(prepared.config.trace)
     requests = trace.requests()
-    waits = Waits(
-        percentile=want.percentile,
-        wait_s=_seconds(want.wait_ms),
-        first_token_s=_seconds(want.first_token_ms),
-        token_s=_seconds(want.token_ms),
-    )
     length = _length(search, requests)
-    load = TracedLoad(requests=requests, options=trace.options, length=length, waits=waits)
+    load = TracedLoad(
+        requests=requests,
+        options=trace.options,
+        length=length,
+        waits=waits_of(prepared.config.want),
+    )
     answer = serve_trace(prepared, load, devices, prices, tell)
     best = answer.fleets[0] if answer.fleets else None
+    complaints = tuple(turned_away(best.result)) if best else (NOT_SERVED,)
     return Answer(
-        status="fits" if best else "does_not_fit",
-        exit_code=0 if best else 1,
+        status="does_not_fit" if complaints else "fits",
+        exit_code=1 if complaints else 0,
         lines=partial(lay_out, told.sections(answer, load, _model(search))),
         document={**identity(prepared, "kvpipe.traced_fleet"), **told.document(answer, load)},
         pictures=_files(
@@ -85,7 +86,7 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tel
             (best.server, best.replicas) if best else None,
         ),
         fields={"cards": best and best.cards, "fleet": best and best.server.shape.device},
-        complaints=() if best else (NOT_SERVED,),
+        complaints=complaints,
     )
 
 

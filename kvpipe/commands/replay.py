@@ -18,13 +18,12 @@ from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import Line
 
 if TYPE_CHECKING:  # they import numpy, which no plan does
-    from kvpipe.simulation.result import ReplayResult
     from kvpipe.simulation.traces.base import TraceOptions
 
 
 class Replay(Command):
     summary = "A trace of real requests, step by step, through the block manager on this plan"
-    reads = ("trace",)
+    reads = ("trace", "want")
     example = "kvpipe replay model=llama device=h100_80gb trace=azure_code_sample"
     columns = (
         Column(title="together", align="r", text=figure("max_running")),
@@ -41,6 +40,7 @@ class Replay(Command):
         return problems_of(lambda: read_trace(raw.get("trace") or {}))
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
+        from kvpipe.answers.waits import unserved, waits_of
         from kvpipe.simulation.play import read_trace, replay
         from kvpipe.simulation.plot import render_svg
         from kvpipe.simulation.text import render
@@ -57,16 +57,16 @@ class Replay(Command):
             best=speed.bound,
         )
         timing = _timing(trace.options, speed)
-        unserved = _unserved(result)
+        complaints = tuple(unserved(result, waits_of(prepared.config.want)))
         resolved = prepared.resolved
         heading = f"{resolved.model.name} on {resolved.device.name}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
         return Answer(
-            status="does_not_fit" if unserved else "fits",
-            exit_code=1 if unserved else 0,
+            status="does_not_fit" if complaints else "fits",
+            exit_code=1 if complaints else 0,
             lines=lambda width: map(Line, render(result, heading, width, timing).split("\n")),
             document={**document, "step_time": timing},
-            complaints=(unserved,) if unserved else (),
+            complaints=complaints,
             pictures={"blocks_over_time.svg": render_svg(result, heading)},
             fields={
                 "max_running": result.max_running,
@@ -83,18 +83,6 @@ def _timing(options: TraceOptions, speed: Speed) -> str:
     if speed.bound is None:
         return f"20 ms and 20,000 tokens a second (nominal: {speed.why})"
     return speed.why
-
-
-def _unserved(result: ReplayResult) -> str:
-    """Why the load is not served; "" where it is."""
-    if not result.counts.finished:
-        return f"trace: not one of {result.requests:,} requests finished"
-    if result.overload is None:
-        return ""
-    return (
-        f"trace: overloaded, {result.arrivals_s:,.0f} s of arrivals became "
-        f"{result.simulated_s:,.0f} s of work; lower trace.arrival_rate_scale, or serve with more"
-    )
 
 
 PLUGIN = Replay
