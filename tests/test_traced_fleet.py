@@ -95,7 +95,10 @@ def found(monkeypatch, waits: Waits, so: Callable[[int, int], dict[str, Any]]) -
     one = replay(requests[:1], plan_of(prepared), trace.options)
 
     def played(_requests, plan, options, **_more) -> ReplayResult:
-        return replace(one, **so(options.replicas, len(plan.ranks)))
+        pretended = replace(one)
+        for name, value in so(options.replicas, len(plan.ranks)).items():
+            object.__setattr__(pretended, name, value)  # what is worked out is pretended, too
+        return pretended
 
     monkeypatch.setattr(traced_fleet, "replay", played)
     load = TracedLoad(requests=requests, options=trace.options, length=LENGTH, waits=waits)
@@ -208,5 +211,7 @@ def test_what_a_trace_needs_is_said(words, said, capsys, tmp_path, monkeypatch) 
 @pytest.mark.parametrize("words", [["scheduler.max_model_len=3000"], ["want.length=3000"]])
 def test_a_length_that_is_said_is_what_servers_take(words, capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["find", *MODEL, *TRACE, "want.device=[l40s]", *words]) == 0
-    assert "--max-model-len 3000" in capsys.readouterr().out
+    assert run(["find", *MODEL, *TRACE, "want.device=[l40s]", *words]) == 1
+    out, err = capsys.readouterr()
+    assert "--max-model-len 3000" in out
+    assert "5 of 60 requests are longer than 3,000 tokens, and were turned away" in err
