@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from kvpipe.answers.card_room import short_of_card
 from kvpipe.answers.log_memory import profile_after, share_is_known
+from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
@@ -89,9 +90,13 @@ def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
 
 def _serves(trial: Trial) -> bool:
     """As many users at once as were asked for, by memory and by the scheduler."""
-    held, resolved = trial.plan.capacity, trial.prepared.resolved
-    asked = requests_asked(trial.prepared.config.want)
-    return held is None or min(held.requests_running, resolved.max_num_seqs) >= asked
+    held, most = trial.plan.capacity, trial.prepared.resolved.max_num_seqs
+    return held is None or min(held.requests_running, most) >= asked_of_a_copy(trial.prepared)
+
+
+def asked_of_a_copy(prepared: Prepared) -> int:
+    """Of the users that were asked for, those of one copy of the ranks."""
+    return of_a_copy(requests_asked(prepared.config.want), prepared.resolved.parallel.dp)
 
 
 def advised(prepared: Prepared, error: DoesNotFit) -> DoesNotFit:
@@ -140,7 +145,7 @@ def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
 
 def _users(prepared: Prepared, promise: Promise) -> Advice | None:
     """As many requests at once as were asked for, where the scheduler allows fewer."""
-    asked = requests_asked(prepared.config.want)
+    asked = asked_of_a_copy(prepared)
     if asked <= prepared.resolved.max_num_seqs:
         return None
     return advice(prepared, {"scheduler.max_num_seqs": asked}, "as many as were asked for", promise)

@@ -5,7 +5,7 @@ Files: find.json (what was wanted, and every finding); fleets.svg where want.dev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -76,6 +76,7 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
         align="ll",
         rows=[(finding.question, finding.answer or "none") for finding in findings],
         paragraphs=[
+            *_copies(search),
             Line(f"of these requests: {ENDS[search.load.name]} ({search.load.name})", "faint"),
             Line(
                 "memory: profiling=estimate, or cache.kv_cache_memory_bytes where it is set",
@@ -85,6 +86,13 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
             *(Line(f"{f.question}: {f.limit}", "faint") for f in findings if f.limit),
         ],
     )
+
+
+def _copies(search: Search) -> Iterator[Line]:
+    copies = search.prepared.resolved.parallel.dp
+    if copies > 1:
+        words = f"each of {copies:,} copies (data parallelism) runs {search.requests:,} of these"
+        yield Line(f"{words}; bytes and settings are one copy's", "faint")
 
 
 PLUGIN = Find
