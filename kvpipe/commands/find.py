@@ -14,7 +14,8 @@ from kvpipe.answers.finding import Finding
 from kvpipe.answers.search import Search, read_want
 from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command
-from kvpipe.commands.fleet_answers import fleet_answer, refuse_trace, unknown_cards
+from kvpipe.commands.fleet_answers import fleet_answer, unknown_cards
+from kvpipe.commands.unread_wants import unread
 from kvpipe.errors import Problem
 from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
@@ -36,14 +37,13 @@ class Find(Command):
         if not raw.get("want"):
             return ()
         _, problems = check_section("want", Want, raw["want"])
-        return [*problems, *unknown_cards(raw["want"])]
+        return [*problems, *unknown_cards(raw["want"]), *unread(raw)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         block_rules(prepared.config)  # refused once, not by every question
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
         if search.want.device is not None:
             return fleet_answer(search)
-        refuse_trace(prepared, search.want)
         findings = list(search.findings())
         found = {
             **identity(prepared, "kvpipe.find"),
