@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import product
+from math import ceil
 from typing import Any
 
 from kvpipe.cache.plan import Plan
@@ -110,6 +111,7 @@ def told(line: str) -> Told:
     report = replace(planned_report(made, profile, plan), requests_asked=users)
     cap, config = plan.capacity, plan.ranks[0].config
     assert cap is not None
+    users = ceil(users / made.resolved.parallel.dp)  # those of one copy
     page, needed = config.bytes_per_block, cap.blocks_of(users)
     # One user, alone, decoding: the shipped account of a load of one, and its blocks.
     alone = replace(plan, capacity=replace(cap, requests_steady=1, requests_at_peak=1))

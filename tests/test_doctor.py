@@ -82,6 +82,20 @@ def test_multiples_are_the_servers_own(written: str, value: int) -> None:
     assert found is not None and found.settings == {"scheduler.max_model_len": value}
 
 
+@pytest.mark.parametrize("written", [".5", "5e-1", "5E-1", "0.5", "0.50000000", "50e-2"])
+def test_a_number_is_read_as_the_server_reads_it(written: str) -> None:
+    found = read_pasted(f"vllm serve m --gpu-memory-utilization {written}")
+    assert found is not None
+    assert found.settings == {"cache.gpu_memory_utilization": float(written)}
+
+
+@pytest.mark.parametrize("written", ["auto", "-1"])
+def test_both_words_for_the_length_that_fits_are_known(written: str) -> None:
+    for line in (f"--max-model-len {written}", f"--max-model-len={written}"):
+        found = read_pasted(f"vllm serve m {line} --port 80")
+        assert found is not None and found.settings == {"scheduler.max_model_len": "auto"}
+
+
 @pytest.mark.parametrize("text", ["", "ls -la --color", "nginx: [emerg] --with bind()", "\0" * 99])
 def test_other_text_is_no_command(text: str) -> None:
     assert read_pasted(text) is None
@@ -97,6 +111,25 @@ def test_a_command_that_does_not_fit_is_answered_with_a_line_that_does(tmp_path:
     asked = ["model=llama", "device=rtx_3090", "backend=meta", "engine=vllm_0_33", *settings]
     plan = execute(prepared_request(asked).prepared).plan
     assert plan.capacity is not None and plan.capacity.requests_at_peak >= 1
+
+
+def test_a_line_without_a_length_is_refused_where_the_models_context_does_not_fit(
+    tmp_path: Path,
+) -> None:
+    """The server takes the model's context and does not lower it, unless it is told to."""
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+    silent = doctor(pasted(tmp_path, line), "device=rtx_4090")
+    stated = doctor(pasted(tmp_path, f"{line} --max-model-len 131072"), "device=rtx_4090")
+    assert silent.exit_code == stated.exit_code == 1
+    trouble = [text for text in text_of(silent).split("\n") if text.startswith("!")]
+    assert trouble == [text for text in text_of(stated).split("\n") if text.startswith("!")]
+    assert trouble[0].startswith("! --max-model-len: one request of 131,072 tokens needs 8,193")
+    paste = str(silent.fields["paste"])
+    assert doctor(pasted(tmp_path, paste), "device=rtx_4090").exit_code == 0
+    for fits in (f"{line} --max-model-len auto", f"{line} --max-model-len=-1"):
+        assert doctor(pasted(tmp_path, fits), "device=rtx_4090").exit_code == 0
+    told = doctor(pasted(tmp_path, line), "device=rtx_4090", "scheduler.max_model_len=8192")
+    assert told.exit_code == 0 and " --max-model-len 8192" in str(told.fields["paste"])
 
 
 LINE = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 131072"

@@ -199,6 +199,12 @@ def test_a_trace_is_served_on_the_screen_and_in_files(capsys, tmp_path, monkeypa
         (["want.device=[h101,l4]", "want.prices={l5:1}"], "want.prices: expected names of device"),
         (["want.device=[l4]", "want.prices={h100:1}"], "want.prices: expected prices of want.dev"),
         (["want.percentile=80"], "want.percentile: expected 50, 90, 99"),
+        (["want.device=[l4]", "want.percentile=50"], "want.percentile: expected a trace of req"),
+        (["want.device=[l4]", "want.image=mine"], "want.image: expected a file that names it"),
+        (["want.token_ms=20"], "want.token_ms: expected cards to choose from, got want.device"),
+        (["want.prices={h100:2.5}"], "want.prices: expected cards to choose from, got want.dev"),
+        (["want.write=compose"], "want.write: expected cards to choose from, got want.device=n"),
+        (["want.image=mine"], "want.image: expected cards to choose from, got want.device=null"),
     ],
 )
 def test_what_a_trace_needs_is_said(words, said, capsys, tmp_path, monkeypatch) -> None:
@@ -206,6 +212,15 @@ def test_what_a_trace_needs_is_said(words, said, capsys, tmp_path, monkeypatch) 
     assert run(["find", *MODEL, *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_everything_that_find_would_not_read_is_told_at_once(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = ["token_ms=20", "first_token_ms=9", "wait_ms=9", "percentile=50", "write=compose"]
+    assert run(["find", *MODEL, *(f"want.{word}" for word in said), "cache.block_size=x"]) == 2
+    told = capsys.readouterr().err
+    assert all(f"want.{word.partition('=')[0]}: expected" in told for word in said)
+    assert "cache.block_size: expected" in told
 
 
 @pytest.mark.parametrize("words", [["scheduler.max_model_len=3000"], ["want.length=3000"]])

@@ -89,5 +89,6 @@ def _changed(prepared: Prepared, length: int, shape: Shape) -> dict[str, Any]:
         "scheduler.max_model_len": length,
         "parallel.tensor_parallel_size": shape.tp,
         "parallel.pipeline_parallel_size": shape.pp,
+        "parallel.data_parallel_size": 1,  # replicas are its copies
     }
     return changed(prepared.raw, changes)

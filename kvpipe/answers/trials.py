@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.answers.log_memory import profile_after
+from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Prepared, plan_with, prepare
@@ -41,7 +42,7 @@ class Trial:
     def serves(self) -> bool:
         """As many users at once as were asked for, by memory and by the scheduler."""
         held, most = self.plan.capacity, self.prepared.resolved.max_num_seqs
-        asked = requests_asked(self.prepared.config.want)
+        asked = asked_of_a_copy(self.prepared)
         return held is None or min(held.requests_running, most) >= asked
 
 
@@ -54,6 +55,11 @@ class Goal:
 
     def is_met(self, trial: Trial) -> bool:
         return self.promise(trial.plan) and trial.serves and (trial.is_sure or not self.surely)
+
+
+def asked_of_a_copy(prepared: Prepared) -> int:
+    """Of the users that were asked for, those of one copy of the ranks."""
+    return of_a_copy(requests_asked(prepared.config.want), prepared.resolved.parallel.dp)
 
 
 ANY = Goal()  # it fits, and serves the users that were asked for

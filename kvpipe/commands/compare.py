@@ -18,7 +18,7 @@ from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.cards import cards
 from kvpipe.report.comparison import Fastest, document, sections
-from kvpipe.report.identity import model_words
+from kvpipe.report.identity import model_words, where
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import lay_out
 
@@ -46,7 +46,7 @@ class Compare(Command):
         found = compare_engines(prepared, self.options.engines)
         resolved = prepared.resolved
         length = resolved.limits.max_model_len
-        heading = f"{model_words(resolved)} on {resolved.device.name}"
+        heading = f"{model_words(resolved)} on {where(resolved)}"
         fastest = _fastest(prepared, found)
         users = {each.name: each.plan.users.steady for each in found if each.plan is not None}
         serves = any(users.values())

@@ -203,9 +203,11 @@ def _capacity(
     compared: LogComparison | None, plan: Plan | None, prepared: Prepared
 ) -> Iterator[str]:
     if plan is not None and plan.capacity is not None:
-        held = plan.capacity
+        held, copies = plan.capacity, prepared.resolved.parallel.dp
+        where = f" on each of {copies:,} copies" if copies > 1 else ""
         yield (
-            f"{count(plan.num_blocks, 'block')} hold {count(held.requests_steady, 'request')} of "
+            f"{count(plan.num_blocks, 'block')}{where} hold "
+            f"{count(held.requests_steady, 'request')} of "
             f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
         )
     if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):

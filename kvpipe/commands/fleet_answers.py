@@ -10,8 +10,8 @@ from kvpipe.answers.fleet import Wanted, plan_fleet
 from kvpipe.answers.fleet_candidates import Shape
 from kvpipe.answers.search import Search
 from kvpipe.answers.serve_line import image_of
+from kvpipe.commands.unread_wants import is_traced
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.fleet import document, picture, sections
 from kvpipe.report.identity import identity, model_words
@@ -24,7 +24,6 @@ from kvpipe.text.meanwhile import Tell
 if TYPE_CHECKING:  # traces are read where one is asked for
     from kvpipe.simulation.traces.base import TraceRequest
 
-WAITS = ("wait_ms", "first_token_ms")  # what only a trace of requests can be held to
 PICTURE = "fleets.svg"
 NOT_SERVED = "want.device: none of these cards serves the load"
 
@@ -35,7 +34,6 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
     devices, prices = _cards(search.want)
     if is_traced(search.prepared.config.trace):
         return _traced(search, devices, prices, tell)
-    _refuse_waits(search.want)
     prepared, want = search.prepared, search.want
     wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
     answer = plan_fleet(prepared, wanted, devices, prices, tell)
@@ -50,10 +48,6 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
         fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
         complaints=() if best else (NOT_SERVED,),
     )
-
-
-def is_traced(section: Any) -> bool:
-    return not isinstance(section, Mapping) or section.get("name", "none") != "none"
 
 
 def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tell: Tell) -> Answer:
@@ -133,26 +127,6 @@ def _label(model: str) -> str:
     """As Kubernetes and Compose take names."""
     plain = "".join(c if c.isalnum() and c.isascii() else "-" for c in model.lower())
     return plain.strip("-")[:50].strip("-") or "model"
-
-
-def refuse_trace(prepared: Prepared, want: Want) -> None:
-    """ConfigError: without want.device, what is searched is for users that are simply there."""
-    if is_traced(prepared.config.trace):
-        knob = "want.device=[h100,l40s] names them, or choose trace=none"
-        raise ConfigError(Problem("trace", "cards to serve it with", "none", knob))
-    _refuse_waits(want)
-
-
-def _refuse_waits(want: Want) -> None:
-    """ConfigError: users that are simply there wait for nothing."""
-    knob = "choose trace=synthetic, azure_code_sample or another"
-    problems = [
-        Problem(f"want.{key}", "a trace of requests that arrive", "trace=none", knob)
-        for key in WAITS
-        if getattr(want, key) is not None
-    ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def unknown_cards(want: Mapping[str, Any]) -> Iterator[Problem]:

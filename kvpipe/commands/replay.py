@@ -13,7 +13,7 @@ from kvpipe.commands.base import Command
 from kvpipe.errors import Problem, problems_of
 from kvpipe.pipeline import Prepared, plan_of
 from kvpipe.report.base import Answer
-from kvpipe.report.identity import identity
+from kvpipe.report.identity import identity, where
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import Line
 
@@ -59,7 +59,7 @@ class Replay(Command):
         timing = _timing(trace.options, speed)
         complaints = tuple(unserved(result, waits_of(prepared.config.want)))
         resolved = prepared.resolved
-        heading = f"{resolved.model.name} on {resolved.device.name}"
+        heading = f"{resolved.model.name} on {where(resolved)}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
         return Answer(
             status="does_not_fit" if complaints else "fits",

@@ -1,9 +1,10 @@
 "use strict";
-// The only arithmetic of the page: bytes of a cause = fixed + each * users. All numbers are the
-// planner's; the integers are below 2^53, where doubles are exact.
+// The only arithmetic of the page: bytes of a cause = fixed + each * users of one copy. All numbers
+// are the planner's; the integers are below 2^53, where doubles are exact.
 
 function shareBytes(position, users) {
-  return position.shares.map(([cause, fixed, each]) => [cause, fixed + each * users]);
+  const ofACopy = Math.ceil(users / position.copies);
+  return position.shares.map(([cause, fixed, each]) => [cause, fixed + each * ofACopy]);
 }
 
 // What is drawn, in order: [cause, bytes]. What the card, or the pool, does not have is one

@@ -12,6 +12,7 @@ from dataclasses import asdict, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
+from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, LayerPages, Plan, RankPlan
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
@@ -61,8 +62,9 @@ def _capacity(report: ReportInput) -> dict[str, Any] | None:
         **asdict(cap),
         "requests_running": cap.requests_running,
         "users": running_at_once(report),
+        "copies": report.copies,
         "requests_asked": asked,
-        "blocks_asked": cap.blocks_of(asked),
+        "blocks_asked": cap.blocks_of(of_a_copy(asked, report.copies)),
     }
     if not cap.scratch_blocks:  # not asked for, or of no use
         del told["scratch_blocks"]

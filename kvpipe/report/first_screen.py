@@ -92,7 +92,9 @@ def _users(report: ReportInput, capacity: Capacity) -> str:
         capacity.requests_steady,
     )
     most = min(running, report.max_num_seqs or running)
-    words = f"{most:,} of {count(capacity.request_len, 'token')} each"
+    words = f"{report.copies * most:,} of {count(capacity.request_len, 'token')} each"
+    if report.copies > 1:
+        words += f" on {report.copies:,} copies, {most:,} a copy"
     if both := by_both(running, report.max_num_seqs):
         words += f": {both}"
     if peak == steady:

@@ -54,6 +54,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         max_num_seqs=resolved.max_num_seqs,
         weights_left_out=weights_left_out(resolved, result.profile),
         requests_asked=requests_asked(result.prepared.config.want),
+        copies=resolved.parallel.dp,
     )
 
 

@@ -39,7 +39,8 @@ class ReportInput:
     max_num_seqs: requests that the scheduler runs at once. weights_left_out: bytes of weights that
     the device would have to hold, too, but that no item of the profile charges (a CPU run loads
     none).
-    requests_asked: of the planned length, at once (want.requests).
+    requests_asked: of the planned length, at once (want.requests). copies: of the planned ranks,
+    which share these (data parallelism).
     """
 
     headline: Headline
@@ -59,3 +60,4 @@ class ReportInput:
     max_num_seqs: int | None = None
     weights_left_out: int = 0
     requests_asked: int = 1
+    copies: int = 1

@@ -87,8 +87,9 @@ def _answer(report: ReportInput) -> tuple[str, str]:
 
 
 def running_at_once(report: ReportInput) -> int | None:
-    """Requests of the planned length in a running server, by memory and scheduler; None where
-    nothing is stored."""
+    """Requests of the planned length in a running server, by memory and scheduler, on all copies;
+    None where nothing is stored."""
     if report.plan.capacity is None:
         return None
-    return min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
+    of_a_copy = min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
+    return report.copies * of_a_copy
