@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import textwrap
 
+from kvpipe.answers.cache_range import poorest
 from kvpipe.cache.load import by_both
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.notes import Note
@@ -14,10 +15,9 @@ from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import verdict_of
 from kvpipe.stages.profiling.base import RankMemory
 from kvpipe.text.figures import count, size
-from kvpipe.text.lines import Line, shell_lines
+from kvpipe.text.lines import Line, shell_lines, wrap
 
 MOST_LINES = 16  # with the folder and the verdict below, which the report adds
-_BELOW = 2
 _LABEL = 9  # columns
 _BAR_WIDTH = 60
 _MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
@@ -39,9 +39,7 @@ _GIVEN_UP = (
 def first_screen(report: ReportInput, width: int) -> list[Line]:
     """Lines of at most `width` columns."""
     head, plan, verdict = report.headline, report.plan, verdict_of(report)
-    blocks = {
-        "verdict": [Line(part, verdict.style) for part in textwrap.wrap(verdict.short, width)]
-    }
+    blocks = {"verdict": wrap(verdict.short, width, verdict.style, indent="")}
     blocks["plan"] = _labelled("plan", verdict.figures, width)
     blocks["model"] = _labelled("model", f"{head.model}, engine {head.engine}", width)
     if plan.capacity is not None:
@@ -64,9 +62,10 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
 
 def _fitted(blocks: dict[str, list[Line]], width: int) -> list[Line]:
     """All blocks, the less needed cut so that they fill no more than the screen."""
+    below = 1 + len(blocks["verdict"])  # the folder, and the verdict again
 
     def length() -> int:
-        return sum(map(len, blocks.values())) + _BELOW
+        return sum(map(len, blocks.values())) + below
 
     for how, name in _GIVEN_UP:
         if length() <= MOST_LINES:
@@ -101,7 +100,7 @@ def _limit(report: ReportInput, capacity: Capacity) -> str:
     seqs = report.max_num_seqs
     if seqs is not None and capacity.requests_running > seqs:
         return f"scheduler.max_num_seqs={seqs}; memory would hold more"
-    cache = min((rank.available_kv for rank in report.profile.ranks), key=lambda i: i.num_bytes)
+    cache = poorest(report.profile)
     words = f"memory: {size(cache.num_bytes)} for the cache, {cache.how}"
     if cache.low_bytes is not None and cache.high_bytes is not None:
         words += f" ({size(cache.low_bytes)} to {size(cache.high_bytes)})"
