@@ -57,9 +57,10 @@ def places(document: Mapping[str, Any], number: int, seed: int) -> list[Place]:
         subject = chance.randrange(len(document["subjects"]))
         axes = document["subjects"][subject]["axes"]
         stops = tuple(chance.randrange(len(axis["stops"])) for axis in axes)
-        edge = position_at(document["subjects"][subject], stops)["users"]
-        users = [1, 2, max(1, edge - 1), max(1, edge), edge + 1]
-        users += [chance.randrange(1, 5000) for _ in range(5)]
+        here = position_at(document["subjects"][subject], stops)
+        edge, sure = here["users"], here["low_users"]
+        users = [1, 2, max(1, sure), sure + 1, max(1, edge - 1), max(1, edge), edge + 1]
+        users += [chance.randrange(1, 5000) for _ in range(3)]
         found += [Place(subject=subject, stops=stops, users=n) for n in users]
     return found[:number]
 

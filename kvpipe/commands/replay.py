@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvpipe.answers.cache_range import cache_words, poorest
 from kvpipe.answers.speed import Speed, speed_of
+from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
 from kvpipe.commands.base import Command
 from kvpipe.errors import Problem, problems_of
-from kvpipe.pipeline import Prepared, plan_of
+from kvpipe.pipeline import Prepared, plan_with, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity, where
 from kvpipe.report.sweep_table import Column, figure
@@ -48,9 +50,11 @@ class Replay(Command):
         trace = read_trace(prepared.config.trace)
         requests = trace.requests()
         speed = speed_of(prepared, trace.options.efficiency)
+        profile = profile_ranks(prepared)
+        plan = plan_with(prepared, profile.available_kv_bytes, compared=())
         result = replay(
             requests,
-            plan_of(prepared),
+            plan,
             trace.options,
             max_num_seqs=prepared.resolved.max_num_seqs,
             prefix_caching=prepared.config.cache.enable_prefix_caching,
@@ -60,11 +64,13 @@ class Replay(Command):
         complaints = tuple(unserved(result, waits_of(prepared.config.want)))
         resolved = prepared.resolved
         heading = f"{resolved.model.name} on {where(resolved)}"
+        on = f"{heading}, {cache_words(poorest(profile))}{uncounted_words(resolved, profile)}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
+        served = status_beside_weights(resolved, profile)
         return Answer(
-            status="does_not_fit" if complaints else "fits",
+            status="does_not_fit" if complaints else served,
             exit_code=1 if complaints else 0,
-            lines=lambda width: map(Line, render(result, heading, width, timing).split("\n")),
+            lines=lambda width: map(Line, render(result, on, width, timing).split("\n")),
             document={**document, "step_time": timing},
             complaints=complaints,
             pictures={"blocks_over_time.svg": render_svg(result, heading)},

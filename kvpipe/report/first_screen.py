@@ -4,6 +4,7 @@ limits it, where the card's memory goes, what to change, what to paste. `report=
 
 from __future__ import annotations
 
+from kvpipe.answers.cache_range import poorest
 from kvpipe.cache.load import by_both
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.notes import Note
@@ -106,7 +107,7 @@ def _limit(report: ReportInput, capacity: Capacity) -> str:
     seqs = report.max_num_seqs
     if seqs is not None and capacity.requests_running > seqs:
         return f"scheduler.max_num_seqs={seqs}; memory would hold more"
-    cache = min((rank.available_kv for rank in report.profile.ranks), key=lambda i: i.num_bytes)
+    cache = poorest(report.profile)
     words = f"memory: {size(cache.num_bytes)} for the cache, {cache.how}"
     if cache.low_bytes is not None and cache.high_bytes is not None:
         words += f" ({size(cache.low_bytes)} to {size(cache.high_bytes)})"
