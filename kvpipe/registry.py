@@ -24,6 +24,15 @@ def _says_plugin(path: Path) -> bool:
     return path.is_file() and "\nPLUGIN" in path.read_text(encoding="utf-8")
 
 
+@cache
+def _built_in(folder: Path, package: str, name: str) -> str | None:
+    """The module of that name; the others are not looked at."""
+    if not name.isidentifier() or name.endswith("_"):
+        return None
+    found = (stem for stem in (name, f"{name}_") if _says_plugin(folder / f"{stem}.py"))
+    return next((f"{package}.{stem}" for stem in found), None)
+
+
 def load_entry_point(kind: str, point: EntryPoint) -> Any:
     """What a third party's package brings; ConfigError under `kind` where it does not import."""
     try:
@@ -62,12 +71,7 @@ class Registry(Generic[T]):
         return found
 
     def _module(self, name: str) -> str | None:
-        """The built-in of that name; the others are not looked at."""
-        if not name.isidentifier() or name.endswith("_"):
-            return None
-        stems = (name, f"{name}_")
-        found = (stem for stem in stems if _says_plugin(self._folder / f"{stem}.py"))
-        return next((f"{self.package}.{stem}" for stem in found), None)
+        return _built_in(self._folder, self.package, name)
 
     def names(self) -> list[str]:
         ours = {p.stem.rstrip("_") for p in self._folder.glob("*.py") if _says_plugin(p)}
