@@ -122,6 +122,10 @@ FIXED_SECTIONS: dict[str, type[Section]] = {
 }
 
 
+# (class, contract) found to agree: asking a protocol is slow, and a run asks dozens of times.
+_KEPT: set[tuple[type, type]] = set()
+
+
 @dataclass(frozen=True, kw_only=True)
 class PluginChoice:
     """A section that names a plugin: its key, the name, the plugin, and its checked options."""
@@ -135,9 +139,12 @@ class PluginChoice:
         """The plugin, set up with its options; ConfigError where what it makes does not keep the
         contract of its section: a class, or a protocol that is checked at run time."""
         made = self.plugin(self.options)
-        if not isinstance(made, contract):
-            got = f"'{self.name}', which makes a {type(made).__name__}"
-            raise ConfigError(Problem(self.key, f"a plugin that makes a {contract.__name__}", got))
+        if (type(made), contract) not in _KEPT:
+            if not isinstance(made, contract):
+                got = f"'{self.name}', which makes a {type(made).__name__}"
+                wanted = f"a plugin that makes a {contract.__name__}"
+                raise ConfigError(Problem(self.key, wanted, got))
+            _KEPT.add((type(made), contract))
         return made
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kvpipe.backends.base import MemoryInfo
 from kvpipe.errors import CardDemand
-from kvpipe.logs.engine_log import EngineLog
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
+
+if TYPE_CHECKING:  # needed for logs alone
+    from kvpipe.logs.engine_log import EngineLog
 
 
 class AsksMemory(Protocol):
