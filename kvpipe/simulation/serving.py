@@ -15,7 +15,7 @@ from random import Random
 from kvpipe.blocks import BlockManager, OutOfBlocks
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.ledger import Ledger
-from kvpipe.simulation.named_chain import NamedChain
+from kvpipe.simulation.named_chain import PrefixNames
 from kvpipe.simulation.step_time import NominalStep, StepTime
 from kvpipe.simulation.traces.base import TraceOptions
 from kvpipe.simulation.traffic import Traffic
@@ -68,6 +68,9 @@ class Serving:
     _unanswered: list[Traffic] = field(default_factory=list)  # admitted, no token yet
     _lengths: list[int] = field(default_factory=list)  # of those that decode in this step
     _random: Random = field(default_factory=lambda: Random(0))  # a replay repeats itself
+
+    def __post_init__(self) -> None:
+        self._names = PrefixNames(self.manager.granule, len(self.manager.tables))
 
     def serve(self, arrivals: list[Traffic]) -> None:
         """Until every request is finished or turned away. arrivals: in order of arrival."""
@@ -174,8 +177,8 @@ class Serving:
         manager = self.manager
         if not manager.prefix_caching:
             return manager.add_request(item.number)
-        if NamedChain.suits(item, manager.granule):
-            return manager.add_request(item.number, chain=NamedChain.of(item, manager.granule))
+        if self._names.suit(item):
+            return manager.add_request(item.number, chain=self._names.chain(item))
         return manager.add_request(item.number, item.tokens())
 
     def _chunk(self, item: Traffic, budget: int) -> int:
