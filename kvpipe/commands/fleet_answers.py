@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvpipe.answers.fleet import Wanted, plan_fleet
-from kvpipe.answers.fleet_candidates import Shape
+from kvpipe.answers.fleet_candidates import Choice, Shape
 from kvpipe.answers.search import Search
 from kvpipe.answers.serve_line import image_of
 from kvpipe.errors import ConfigError, Problem, did_you_mean
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # traces are read where one is asked for
 
 WAITS = ("wait_ms", "first_token_ms")  # what only a trace of requests can be held to
 PICTURE = "fleets.svg"
+_CARDS = "want.device=[h100,l40s] names them"
 NOT_SERVED = "want.device: none of these cards serves the load"
 
 
@@ -36,7 +38,7 @@ def fleet_answer(search: Search) -> Answer:
     _refuse_waits(search.want)
     prepared, want = search.prepared, search.want
     wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
-    answer = plan_fleet(prepared, wanted, devices, prices)
+    answer = plan_fleet(prepared, wanted, _choice(want, devices), prices)
     drawn = picture(answer, wanted, _model(search))
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
@@ -70,7 +72,8 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> 
     )
     length = _length(search, requests)
     load = TracedLoad(requests=requests, options=trace.options, length=length, waits=waits)
-    answer = serve_trace(prepared, load, devices, prices)
+    choice = replace(_choice(want, devices), slices=False)
+    answer = serve_trace(prepared, load, choice, prices)
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
         status="fits" if best else "does_not_fit",
@@ -135,9 +138,21 @@ def _label(model: str) -> str:
 def refuse_trace(prepared: Prepared, want: Want) -> None:
     """ConfigError: without want.device, what is searched is for users that are simply there."""
     if is_traced(prepared.config.trace):
-        knob = "want.device=[h100,l40s] names them, or choose trace=none"
+        knob = f"{_CARDS}, or choose trace=none"
         raise ConfigError(Problem("trace", "cards to serve it with", "none", knob))
     _refuse_waits(want)
+    _refuse_choices(want)
+
+
+def _refuse_choices(want: Want) -> None:
+    """ConfigError: without cards, each setting is searched by itself."""
+    problems = [
+        Problem(f"want.{key}", "null, or cards to choose from, too", f"{said}", _CARDS)
+        for key in ("caches", "batches", "seqs")
+        if (said := getattr(want, key)) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _refuse_waits(want: Want) -> None:
@@ -183,6 +198,15 @@ def _cards(want: Want) -> tuple[list[str], dict[str, float]]:
     devices = [str(option_named("device", name)) for name in want.device or ()]
     prices = {str(option_named("device", name)): p for name, p in (want.prices or {}).items()}
     return list(dict.fromkeys(devices)), prices
+
+
+def _choice(want: Want, devices: list[str]) -> Choice:
+    return Choice(
+        devices=devices,
+        caches=list(dict.fromkeys(want.caches or (None,))),
+        batches=list(dict.fromkeys(want.batches or (None,))),
+        seqs=list(dict.fromkeys(want.seqs or (None,))),
+    )
 
 
 def _model(search: Search) -> str:

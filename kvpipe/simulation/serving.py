@@ -76,19 +76,24 @@ class Serving:
         """Until every request is finished or turned away. arrivals: in order of arrival."""
         coming = deque(arrivals)
         while coming or self.waiting or self.running:
-            while coming and self._arrival(coming[0]) <= self.now:
+            while coming and self.arrival(coming[0]) <= self.now:
                 self.waiting.append(coming.popleft())
             if not self.waiting and not self.running:
-                self.now = self._arrival(coming[0])
+                self.now = self.arrival(coming[0])
                 continue
-            self._step()
+            self.end_step(self.begin_step())
 
-    def _arrival(self, item: Traffic) -> float:
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def arrival(self, item: Traffic) -> float:
         if self.options.arrivals == "at_once":
             return 0.0
         return item.request.arrival_s / self.options.arrival_rate_scale
 
-    def _step(self) -> None:
+    def begin_step(self) -> float:
+        """The step's work; how many seconds it takes."""
         self.manager.begin_step()
         budget = self.manager.limits.max_num_batched_tokens
         tokens = self._decode(budget)
@@ -96,9 +101,12 @@ class Serving:
         tokens += self._admit(budget - tokens)
         if not tokens:
             self._unblock()
-        step = self.step_time.seconds(self._lengths, tokens)
-        self.ledger.note(self.now, step, self.running, len(self.waiting))
-        self.now += step
+        return self.step_time.seconds(self._lengths, tokens)
+
+    def end_step(self, seconds: float) -> None:
+        """After so many seconds, which may be more than its own (see `data_parallel`)."""
+        self.ledger.note(self.now, seconds, self.running, len(self.waiting))
+        self.now += seconds
         self._finish()
 
     # --- the three kinds of work -------------------------------------------------------------
@@ -232,7 +240,7 @@ class Serving:
     def _note_admitted(self, item: Traffic) -> None:
         if item.first_token_s is None:
             self._unanswered.append(item)
-        self.latencies.admitted(item, self._arrival(item), self.now)
+        self.latencies.admitted(item, self.arrival(item), self.now)
 
     def _note_answers(self) -> None:
         """The step that stores the last token of a prompt gives the first token."""
@@ -244,7 +252,7 @@ class Serving:
             if item.number not in live:
                 continue  # preempted: it is admitted again
             if item.stored >= item.request.prompt_tokens:
-                self.latencies.answered(item, self._arrival(item), self.now)
+                self.latencies.answered(item, self.arrival(item), self.now)
             else:
                 still.append(item)
         self._unanswered = still
