@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kvpipe.answers import traced_fleet
-from kvpipe.answers.fleet_candidates import Shape, shapes
+from kvpipe.answers.fleet_candidates import Choice, Shape, shapes
 from kvpipe.answers.speed import speed_of
 from kvpipe.answers.traced_fleet import MOST_FLEETS, TracedAnswer, TracedLoad, Waits, serve_trace
 from kvpipe.front.main import run
@@ -39,7 +39,7 @@ def answer(priced: bool) -> TracedAnswer:
     prepared = prepared_request([*MODEL, *TRACE]).prepared
     trace = read_trace(prepared.config.trace)
     load = TracedLoad(requests=trace.requests(), options=trace.options, length=LENGTH, waits=WAITS)
-    return serve_trace(prepared, load, DEVICES, PRICES if priced else {})
+    return serve_trace(prepared, load, Choice(devices=DEVICES), PRICES if priced else {})
 
 
 def replayed(shape: Shape, replicas: int) -> ReplayResult:
@@ -102,7 +102,7 @@ def found(monkeypatch, waits: Waits, so: Callable[[int, int], dict[str, Any]]) -
 
     monkeypatch.setattr(traced_fleet, "replay", played)
     load = TracedLoad(requests=requests, options=trace.options, length=LENGTH, waits=waits)
-    return serve_trace(prepared, load, ["l40s"], {})
+    return serve_trace(prepared, load, Choice(devices=["l40s"]), {})
 
 
 @pytest.mark.parametrize("need", [1, 2, 3, 5, 6, 7])

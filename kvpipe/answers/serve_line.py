@@ -121,6 +121,7 @@ def _settings(
         "scheduler.chunked_prefill": _is_chunked(plan, version),
         "parallel.decode_context_parallel_size": parallel.dcp if parallel.dcp > 1 else None,
         "parallel.data_parallel_size": parallel.dp if parallel.dp > 1 else None,
+        "parallel.enable_expert_parallel": parallel.expert_parallel,
         "cache.cache_dtype": _WORDS.get(resolved.cache_dtype),
         "cache.mamba_cache_dtype": _set(cache.mamba_cache_dtype),
         "cache.mamba_ssm_cache_dtype": _set(cache.mamba_ssm_cache_dtype),

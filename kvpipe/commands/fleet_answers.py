@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvpipe.answers.fleet import Wanted, plan_fleet
-from kvpipe.answers.fleet_candidates import Shape
+from kvpipe.answers.fleet_candidates import Choice, Shape
 from kvpipe.answers.search import Search
 from kvpipe.answers.serve_line import image_of
 from kvpipe.commands.unread_wants import is_traced
@@ -36,7 +37,7 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
         return _traced(search, devices, prices, tell)
     prepared, want = search.prepared, search.want
     wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
-    answer = plan_fleet(prepared, wanted, devices, prices, tell)
+    answer = plan_fleet(prepared, wanted, _choice(want, devices), prices, tell)
     drawn = picture(answer, wanted, _model(search))
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
@@ -66,7 +67,8 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tel
         length=length,
         waits=waits_of(prepared.config.want),
     )
-    answer = serve_trace(prepared, load, devices, prices, tell)
+    choice = replace(_choice(search.want, devices), slices=False)
+    answer = serve_trace(prepared, load, choice, prices, tell)
     best = answer.fleets[0] if answer.fleets else None
     complaints = tuple(turned_away(best.result)) if best else (NOT_SERVED,)
     return Answer(
@@ -160,6 +162,15 @@ def _cards(want: Want) -> tuple[list[str], dict[str, float]]:
     devices = [str(option_named("device", name)) for name in want.device or ()]
     prices = {str(option_named("device", name)): p for name, p in (want.prices or {}).items()}
     return list(dict.fromkeys(devices)), prices
+
+
+def _choice(want: Want, devices: list[str]) -> Choice:
+    return Choice(
+        devices=devices,
+        caches=list(dict.fromkeys(want.caches or (None,))),
+        batches=list(dict.fromkeys(want.batches or (None,))),
+        seqs=list(dict.fromkeys(want.seqs or (None,))),
+    )
 
 
 def _model(search: Search) -> str:

@@ -59,6 +59,8 @@ class Replay(Command):
             max_num_seqs=prepared.resolved.max_num_seqs,
             prefix_caching=prepared.config.cache.enable_prefix_caching,
             best=speed.bound,
+            copies=prepared.resolved.parallel.dp,
+            together=bool(prepared.resolved.model.experts_per_token),
         )
         timing = _timing(trace.options, speed)
         complaints = tuple(unserved(result, waits_of(prepared.config.want)))

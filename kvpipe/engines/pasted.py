@@ -36,6 +36,8 @@ KEYS = {**{flag.name: flag.key for flag in FLAGS}, **_SHORT}
 TURNED = {
     **SWITCHES,
     "--no-disable-hybrid-kv-cache-manager": ("cache.disable_hybrid_kv_cache_manager", "false"),
+    "-ep": ("parallel.enable_expert_parallel", "true"),
+    "--no-enable-expert-parallel": ("parallel.enable_expert_parallel", "false"),
     "--enforce-eager": ("profiling.enforce_eager", "true"),
     "--no-enforce-eager": ("profiling.enforce_eager", "false"),
 }

@@ -91,6 +91,7 @@ class ParallelConfig(Section):
     pipeline_parallel_size: Ranks
     decode_context_parallel_size: Ranks
     data_parallel_size: Ranks
+    enable_expert_parallel: bool = False  # files of third parties lack it
     rank_memory_bytes: list[Bytes] | None  # device memory of each rank; null: the device's, on all
     pipeline_partition: list[Count] | None  # layers a stage; null: as even as possible
 

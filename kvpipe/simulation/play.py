@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,9 @@ from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.registry import Registry
 from kvpipe.request.schema import check_section, shown
+from kvpipe.simulation.data_parallel import Copies
 from kvpipe.simulation.ledger import Ledger
-from kvpipe.simulation.replicas import played
+from kvpipe.simulation.replicas import played, told_together
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.routing import ROUTINGS
 from kvpipe.simulation.serving import Counts, Serving
@@ -77,9 +79,12 @@ def replay(
     max_num_seqs: int = 256,
     prefix_caching: bool = False,
     best: StepTime | None = None,
+    copies: int = 1,
+    together: bool = False,
 ) -> ReplayResult:
-    """Serve the requests, in order of arrival, with at most max_num_seqs together on a replica.
-    best: steps by model and card, where the options leave them to these."""
+    """Serve the requests, in order of arrival, with at most max_num_seqs together on a replica, or
+    on each of its data-parallel copies. best: steps by model and card, where the options leave them
+    to these. together: the copies share experts, and step together."""
     if options.replicas > 1:
         each = options.model_copy(update={"replicas": 1})
         alone = partial(
@@ -89,22 +94,44 @@ def replay(
             max_num_seqs=max_num_seqs,
             prefix_caching=prefix_caching,
             best=best,
+            copies=copies,
+            together=together,
         )
         return played(ROUTINGS[options.routing](requests, options.replicas), alone)
-    manager = _manager(plan, min(max_num_seqs, len(requests)), prefix_caching)
+    each_step = step_time(options, best)
+    servers = [
+        _server(plan, options, min(max_num_seqs, len(requests)), prefix_caching, each_step)
+        for _ in range(copies)
+    ]
+    arrivals = _admissible(requests, plan.limits.max_model_len, servers[0].counts)
+    if copies == 1:
+        servers[0].serve(arrivals)
+        return _result(servers[0], plan, len(requests), _span(arrivals, options))
+    several = Copies(servers, together)
+    several.serve(arrivals)
+    span = _span(arrivals, options)
+    results = [
+        _result(server, plan, sent, span)
+        for server, sent in zip(servers, several.sent, strict=True)
+    ]
+    return replace(told_together(results), requests=len(requests), copies=copies)
+
+
+def _server(
+    plan: Plan, options: TraceOptions, seqs: int, prefix_caching: bool, each_step: StepTime
+) -> Serving:
+    manager = _manager(plan, seqs, prefix_caching)
     _refuse_drafts(manager)
-    counts = Counts()
-    arrivals = _admissible(requests, plan.limits.max_model_len, counts)
-    ledger = Ledger(manager, plan.capacity)
-    serving = Serving(
-        manager, options, max_num_seqs, ledger, counts=counts, step_time=step_time(options, best)
-    )
-    serving.serve(arrivals)
+    return Serving(manager, options, seqs, Ledger(manager, plan.capacity), step_time=each_step)
+
+
+def _result(serving: Serving, plan: Plan, requests: int, arrivals_s: float) -> ReplayResult:
+    manager, ledger = serving.manager, serving.ledger
     busy = ledger.busy_s or 1.0
     return ReplayResult(
-        trace=options.name,
-        requests=len(requests),
-        counts=counts,
+        trace=serving.options.name,
+        requests=requests,
+        counts=serving.counts,
         simulated_s=serving.now,
         busy_s=ledger.busy_s,
         steps=ledger.steps,
@@ -120,7 +147,7 @@ def replay(
         requests_steady=plan.capacity.requests_steady if plan.capacity else None,
         request_len=plan.limits.max_model_len,
         points=tuple(ledger.points),
-        arrivals_s=_span(arrivals, options),
+        arrivals_s=arrivals_s,
         idle=tuple(ledger.idle),
         latencies=serving.latencies,
     )

@@ -15,7 +15,7 @@ from random import Random
 from kvpipe.blocks import BlockManager, OutOfBlocks
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.ledger import Ledger
-from kvpipe.simulation.named_chain import NamedChain
+from kvpipe.simulation.named_chain import PrefixNames
 from kvpipe.simulation.step_time import NominalStep, StepTime
 from kvpipe.simulation.traces.base import TraceOptions
 from kvpipe.simulation.traffic import Traffic
@@ -69,23 +69,31 @@ class Serving:
     _lengths: list[int] = field(default_factory=list)  # of those that decode in this step
     _random: Random = field(default_factory=lambda: Random(0))  # a replay repeats itself
 
+    def __post_init__(self) -> None:
+        self._names = PrefixNames(self.manager.granule, len(self.manager.tables))
+
     def serve(self, arrivals: list[Traffic]) -> None:
         """Until every request is finished or turned away. arrivals: in order of arrival."""
         coming = deque(arrivals)
         while coming or self.waiting or self.running:
-            while coming and self._arrival(coming[0]) <= self.now:
+            while coming and self.arrival(coming[0]) <= self.now:
                 self.waiting.append(coming.popleft())
             if not self.waiting and not self.running:
-                self.now = self._arrival(coming[0])
+                self.now = self.arrival(coming[0])
                 continue
-            self._step()
+            self.end_step(self.begin_step())
 
-    def _arrival(self, item: Traffic) -> float:
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def arrival(self, item: Traffic) -> float:
         if self.options.arrivals == "at_once":
             return 0.0
         return item.request.arrival_s / self.options.arrival_rate_scale
 
-    def _step(self) -> None:
+    def begin_step(self) -> float:
+        """The step's work; how many seconds it takes."""
         self.manager.begin_step()
         budget = self.manager.limits.max_num_batched_tokens
         tokens = self._decode(budget)
@@ -93,9 +101,12 @@ class Serving:
         tokens += self._admit(budget - tokens)
         if not tokens:
             self._unblock()
-        step = self.step_time.seconds(self._lengths, tokens)
-        self.ledger.note(self.now, step, self.running, len(self.waiting))
-        self.now += step
+        return self.step_time.seconds(self._lengths, tokens)
+
+    def end_step(self, seconds: float) -> None:
+        """After so many seconds, which may be more than its own (see `data_parallel`)."""
+        self.ledger.note(self.now, seconds, self.running, len(self.waiting))
+        self.now += seconds
         self._finish()
 
     # --- the three kinds of work -------------------------------------------------------------
@@ -174,8 +185,8 @@ class Serving:
         manager = self.manager
         if not manager.prefix_caching:
             return manager.add_request(item.number)
-        if NamedChain.suits(item, manager.granule):
-            return manager.add_request(item.number, chain=NamedChain.of(item, manager.granule))
+        if self._names.suit(item):
+            return manager.add_request(item.number, chain=self._names.chain(item))
         return manager.add_request(item.number, item.tokens())
 
     def _chunk(self, item: Traffic, budget: int) -> int:
@@ -229,7 +240,7 @@ class Serving:
     def _note_admitted(self, item: Traffic) -> None:
         if item.first_token_s is None:
             self._unanswered.append(item)
-        self.latencies.admitted(item, self._arrival(item), self.now)
+        self.latencies.admitted(item, self.arrival(item), self.now)
 
     def _note_answers(self) -> None:
         """The step that stores the last token of a prompt gives the first token."""
@@ -241,7 +252,7 @@ class Serving:
             if item.number not in live:
                 continue  # preempted: it is admitted again
             if item.stored >= item.request.prompt_tokens:
-                self.latencies.answered(item, self._arrival(item), self.now)
+                self.latencies.answered(item, self.arrival(item), self.now)
             else:
                 still.append(item)
         self._unanswered = still

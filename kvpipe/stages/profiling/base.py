@@ -54,6 +54,12 @@ class ProfilingRequest:
     engine_version: str = ""
     ranks: tuple[int, ...] | None = None
 
+    @property
+    def shares_experts(self) -> bool:
+        """Whether experts are divided otherwise than the rest of the weights."""
+        parallel = self.parallel
+        return bool(self.model.experts_per_token) and (parallel.dp > 1 or parallel.expert_parallel)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryItem:

@@ -26,6 +26,7 @@ from kvpipe.specs.base import RequestLimits, SpecContext
 from kvpipe.stages.validation._block_sizes import BlockSizes, default_block_size
 from kvpipe.stages.validation._dtypes import ResolvedDtypes, packed_dtype, resolve_dtypes
 from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
+from kvpipe.stages.validation._experts import check_experts
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel, ResolvedRun
 from kvpipe.stages.validation.device import resolve_backend, resolve_device
 from kvpipe.stages.validation.layers import Layer, WhatIf, as_released, build_layers, to_ranks
@@ -79,6 +80,7 @@ class _Resolution:
             backend = self.attempt(lambda: resolve_backend(name, here))
         if model is None or device is None:
             raise ConfigError(self.problems)
+        self.attempt(lambda: check_experts(config, model))
         sizes = resolve_sizes(config, device, self.max_model_len(model))
         lengths = self.attempt(lambda: self.lengths(model, sizes))
         dtypes = resolve_dtypes(
@@ -150,6 +152,7 @@ class _Resolution:
             pp=parallel.pipeline_parallel_size,
             dcp=parallel.decode_context_parallel_size,
             dp=parallel.data_parallel_size,
+            expert_parallel=parallel.enable_expert_parallel,
         )
 
     def check_parallel(self) -> None:
