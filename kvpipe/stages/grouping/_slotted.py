@@ -14,13 +14,12 @@ from kvpipe.errors import KvpipeError, SpecError
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.grouping._groups import Grouping, group_layers
 from kvpipe.stages.grouping._merging import Layers
+from kvpipe.stages.grouping.axes import own_axes
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
 from kvpipe.stages.grouping.slots.baselines import Baseline
 from kvpipe.stages.grouping.slots.rule import SlotRequest, slot_groups
 from kvpipe.stages.grouping.union import union
-
-LAYOUT = EngineRules.LAYOUTS[0]  # of the engines compared, unless somebody sets another
 
 
 def grouped(request: GroupingRequest, layers: Sequence[Layers], rules: EngineRules) -> Grouping:
@@ -31,7 +30,7 @@ def grouped(request: GroupingRequest, layers: Sequence[Layers], rules: EngineRul
         whole,
         rules,
         disable_hybrid=off or not rules.groups_by_type,
-        kv_cache_layout=request.kv_cache_layout,
+        kv_cache_layout=request.axes(rules),
     )
     if rules.groups != "slots" or off or not request.may_place_slots:
         return own
@@ -76,7 +75,8 @@ def _baselines(own: Grouping, whole: Layers, ranks: Sequence[Layers]) -> Iterato
     yield _baseline("equal groups", own, ranks, None)
     for engine in (VLLM_0_17, VLLM_0_33):
         try:
-            made = group_layers(whole, engine, disable_hybrid=False, kv_cache_layout=LAYOUT)
+            axes = own_axes(whole.values(), engine)
+            made = group_layers(whole, engine, disable_hybrid=False, kv_cache_layout=axes)
             found = _baseline(engine.name, made, ranks, engine)
         except KvpipeError:
             continue
@@ -87,12 +87,10 @@ def _baselines(own: Grouping, whole: Layers, ranks: Sequence[Layers]) -> Iterato
 def _baseline(
     name: str, made: Grouping, ranks: Sequence[Layers], engine: EngineRules | None
 ) -> Baseline:
+    rules = engine or VLLM_0_17
+    axes = own_axes((spec for mine in ranks for spec in mine.values()), rules)
     pools = [
-        Pool(
-            groups=on_rank(made.groups, frozenset(mine)),
-            rules=engine or VLLM_0_17,
-            layout=LAYOUT,
-        )
+        Pool(groups=on_rank(made.groups, frozenset(mine)), rules=rules, layout=axes)
         for mine in ranks
     ]
     for pool in pools if engine else ():

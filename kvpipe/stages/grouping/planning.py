@@ -64,7 +64,6 @@ def plan(
     ranks = _ranks(layers)
     sizes = (memory,) * len(ranks) if isinstance(memory, int | str) else tuple(memory)
     given = tuple(map(parse_size, sizes))
-    layout = kv_cache_layout or EngineRules.LAYOUTS[0]
     problems = [
         Problem("memory", 'bytes, or a size such as "30GiB"', repr(size))
         for size in given
@@ -74,9 +73,9 @@ def plan(
         problems.append(
             Problem("memory", f"one figure for each of {len(ranks)} ranks", f"{len(given)}")
         )
-    if layout not in EngineRules.LAYOUTS:
-        hint = did_you_mean(layout, EngineRules.LAYOUTS)
-        problems.append(Problem("placement", "an order of the axes L, B, N, H, C", layout, hint))
+    if kv_cache_layout is not None and kv_cache_layout not in EngineRules.LAYOUTS:
+        hint, axes = did_you_mean(kv_cache_layout, EngineRules.LAYOUTS), "L, B, N, H, C"
+        problems.append(Problem("placement", f"an order of the axes {axes}", kv_cache_layout, hint))
     if problems:
         raise ConfigError(problems)
     return make_plan(
@@ -88,7 +87,7 @@ def plan(
             fit=fit,
             disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
             num_gpu_blocks_override=num_gpu_blocks_override,
-            kv_cache_layout=layout,
+            kv_cache_layout=kv_cache_layout,
             max_num_seqs=max_num_seqs,
             compared=tuple(compared),
             slots=slots,
