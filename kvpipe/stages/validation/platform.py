@@ -101,6 +101,7 @@ class _Resolution:
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
                 latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
+                only_packed=model.kv_dtype == "fp8_ds_mla",
                 tp=config.parallel.tensor_parallel_size,
                 dcp=config.parallel.decode_context_parallel_size,
                 heads=model.num_attention_heads,
@@ -241,8 +242,7 @@ class _Resolution:
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
         rules = self.rules
-        kinds = {each.spec for each in model.caches}
-        default = default_block_size(rules, device.type, kinds)
+        default = default_block_size(rules, device.type, model.caches)
         block_size = default if cache.block_size == "auto" else cache.block_size
         # Modes that keep states at block boundaries need a boundary: the block's, unless set.
         boundary = None if cache.mamba_cache_mode == "none" else block_size
@@ -259,11 +259,12 @@ class _Resolution:
             num_speculative_blocks=self.config.scheduler.num_speculative_tokens,
             mamba2_checkpoint_blocks=rules.mamba2_checkpoint_blocks,
         )
+        layout = self.config.plugins["layout"].make(LayoutChoice)
+        blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
+        blocks.check_rows(model.caches)
         layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
         self.check_latent_dtype(layers)
         self.problems += packed_dtype(self.config.cache, self.config.plugins["engine"])
-        layout = self.config.plugins["layout"].make(LayoutChoice)
-        blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
         attention = [spec for _, spec in layers if not spec.is_state]
         if attention and device.type != "cpu":
             self.attempt(lambda: blocks.check(attention))
