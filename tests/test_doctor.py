@@ -398,11 +398,11 @@ def test_twice_the_cards_hold_half_the_weights_each() -> None:
     text = text_of(answer)
     assert "Lower it to 25,536" in text  # by the middle of what "3.12 GiB" may be
     surely = (
-        "--max-model-len 25504 (the longest that surely runs), or --tensor-parallel-size 2, or "
+        "--max-model-len 25488 (the longest that surely runs), or --tensor-parallel-size 2, or "
     )
     assert f"Planned, and fits: {surely}" in text
     assert "--gpu-memory-utilization 0.95 --max-model-len" in text
-    assert "--kv-cache-dtype fp8 --max-model-len 51" in text  # twice 25,504
+    assert "--kv-cache-dtype fp8 --max-model-len 51" in text  # twice 25,488
     assert "--quantization fp8 --max-model-len" in text
     asked = ["model=llama", "device=l4", "backend=meta", "engine=vllm", "engine.version=0.10.2"]
     asked += ["parallel.tensor_parallel_size=2", "scheduler.max_model_len=131072"]
