@@ -260,7 +260,8 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Troub
     ways.sort(key=lambda way: not way.is_sure)
     change = dict(ways[0].changes) if ways else None
     planned = by_sureness([(_told_way(way), way.is_sure) for way in ways], ", or ")
-    why = ". ".join(line.rstrip(".") for line in error.lines())
+    lines = error.beside([way.changes for way in ways]).splitlines()
+    why = ". ".join(line.rstrip(".") for line in lines)
     yield Trouble(text=f"{in_flags(why)}. {planned}", stops=True, change=change)
 
 

@@ -39,7 +39,14 @@ class Replay(Command):
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
         from kvpipe.simulation.play import read_trace
 
-        return problems_of(lambda: read_trace(raw.get("trace") or {}))
+        problems = problems_of(lambda: read_trace(raw.get("trace") or {}))
+        want = raw.get("want")
+        users = want.get("requests") if isinstance(want, Mapping) else None
+        if users in (None, 1):
+            return problems
+        knob = "kvpipe run plans for users that are simply there"
+        wanted = "nothing: a trace says how many requests come, and when"
+        return [*problems, Problem("want.requests", wanted, f"{users}", knob)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         from kvpipe.answers.waits import unserved, waits_of

@@ -29,7 +29,7 @@ function segments(position, users, causes) {
 function verdict(position, users, length, device) {
   if (position.users > 0 && users > position.users) {
     const of = `${grouped(position.users)} of ${grouped(users)} users of ${grouped(length)} tokens`;
-    return { status: "does_not_fit", says: `DOES NOT FIT: ${of} on ${device}` };
+    return { status: "does_not_fit", says: `DOES NOT FIT: only ${of} on ${device}` };
   }
   if (users > 1 && users > position.low_users && position.status !== "does_not_fit") {
     const of = `${grouped(users)} users of ${grouped(length)} tokens`;

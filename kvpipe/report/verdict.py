@@ -89,7 +89,8 @@ def _answer(report: ReportInput) -> tuple[str, str]:
         return "does not fit", f"DOES NOT FIT: no request of {length}"
     running, asked = running_at_once(report), report.requests_asked
     if running is not None and running < asked:
-        return "does not fit", f"DOES NOT FIT: {running:,} of {count(asked, 'user')} of {length}"
+        users = f"only {running:,} of {count(asked, 'user')}"
+        return "does not fit", f"DOES NOT FIT: {users} of {length}"
     if over := max(account.overcommitted_bytes for account in report.accounts):
         return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
     if over := report.profile.over_at_worst_bytes:
