@@ -25,6 +25,7 @@ from kvpipe.simulation.step_time import (
 from kvpipe.simulation.traces.base import Trace, TraceOptions, TraceRequest
 from kvpipe.simulation.traffic import Traffic
 from kvpipe.text.figures import count
+from kvpipe.text.meanwhile import Tell, silent
 
 TRACES: Registry[type[Trace]] = Registry("trace.name", "kvpipe.simulation.traces", "kvpipe.traces")
 
@@ -77,9 +78,11 @@ def replay(
     max_num_seqs: int = 256,
     prefix_caching: bool = False,
     best: StepTime | None = None,
+    tell: Tell = silent,
 ) -> ReplayResult:
     """Serve the requests, in order of arrival, with at most max_num_seqs together on a replica.
-    best: steps by model and card, where the options leave them to these."""
+    best: steps by model and card, where the options leave them to these. tell: is told how many
+    requests of a replica are finished, a hundred times at most."""
     if options.replicas > 1:
         each = options.model_copy(update={"replicas": 1})
         alone = partial(
@@ -89,6 +92,7 @@ def replay(
             max_num_seqs=max_num_seqs,
             prefix_caching=prefix_caching,
             best=best,
+            tell=tell,
         )
         return played(ROUTINGS[options.routing](requests, options.replicas), alone)
     manager = _manager(plan, min(max_num_seqs, len(requests)), prefix_caching)
@@ -97,7 +101,13 @@ def replay(
     arrivals = _admissible(requests, plan.limits.max_model_len, counts)
     ledger = Ledger(manager, plan.capacity)
     serving = Serving(
-        manager, options, max_num_seqs, ledger, counts=counts, step_time=step_time(options, best)
+        manager,
+        options,
+        max_num_seqs,
+        ledger,
+        counts=counts,
+        step_time=step_time(options, best),
+        on_finish=partial(_told, tell, len(requests)),
     )
     serving.serve(arrivals)
     busy = ledger.busy_s or 1.0
@@ -124,6 +134,11 @@ def replay(
         idle=tuple(ledger.idle),
         latencies=serving.latencies,
     )
+
+
+def _told(tell: Tell, requests: int, finished: int) -> None:
+    if finished % max(1, -(-requests // 100)) == 0:
+        tell(f"{finished:,} of {count(requests, 'request')} finished")
 
 
 def step_time(options: TraceOptions, best: StepTime | None) -> StepTime:
