@@ -63,3 +63,14 @@ def test_find_says_each_candidate_and_each_replay(asked, monkeypatch, tmp_path, 
         assert len(told) - len(candidates) == int(replays[1])
     else:
         assert len(told) == 16
+
+
+def test_replay_says_how_many_requests_are_finished(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    words = ["replay", "llama", "device=h100", "trace=synthetic", "trace.max_requests=150"]
+    assert run([*words, "report=none"]) == 0
+    told = [text.strip() for text in screen.getvalue().split("\r") if text.strip()]
+    assert told == [f"{n} of 150 requests finished" for n in range(2, 151, 2)]
+    assert left_on(screen.getvalue()) == ""

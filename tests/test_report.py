@@ -461,6 +461,7 @@ def test_colour_is_forced_in_a_pipe_and_no_color_wins(encoding, monkeypatch) -> 
         ["find", "want.requests=4"],
         ["find", "want.requests=4", "want.device=[h100,l40s]"],
         ["compare", "engines=[kvpipe,sglang]"],
+        ["replay", "trace=synthetic", "trace.max_requests=20"],
     ],
     ids=" ".join,
 )

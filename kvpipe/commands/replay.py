@@ -5,6 +5,7 @@ Files: replay.json (every figure) and blocks_over_time.svg (the plot).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity, where
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import Line
+from kvpipe.text.meanwhile import meanwhile
 
 if TYPE_CHECKING:  # they import numpy, which no plan does
     from kvpipe.simulation.traces.base import TraceOptions
@@ -59,16 +61,18 @@ class Replay(Command):
         speed = speed_of(prepared, trace.options.efficiency)
         profile = profile_ranks(prepared)
         plan = plan_with(prepared, profile.available_kv_bytes, compared=())
-        result = replay(
-            requests,
-            plan,
-            trace.options,
-            max_num_seqs=prepared.resolved.max_num_seqs,
-            prefix_caching=prepared.config.cache.enable_prefix_caching,
-            best=speed.bound,
-            copies=prepared.resolved.parallel.dp,
-            together=bool(prepared.resolved.model.experts_per_token),
-        )
+        with meanwhile(sys.stderr if job is None else None) as tell:  # a sweep has a bar of its own
+            result = replay(
+                requests,
+                plan,
+                trace.options,
+                max_num_seqs=prepared.resolved.max_num_seqs,
+                prefix_caching=prepared.config.cache.enable_prefix_caching,
+                best=speed.bound,
+                copies=prepared.resolved.parallel.dp,
+                together=bool(prepared.resolved.model.experts_per_token),
+                tell=tell,
+            )
         timing = _timing(trace.options, speed)
         complaints = tuple(unserved(result, waits_of(prepared.config.want)))
         resolved = prepared.resolved
