@@ -10,7 +10,8 @@ from itertools import islice
 from typing import Any
 
 from kvpipe.answers.engine_question import question_of
-from kvpipe.answers.remedies import MOST_NAMED, MOST_RANKS, asked_of_a_copy, ways_told
+from kvpipe.answers.remedies import MOST_NAMED, MOST_RANKS, ways_told
+from kvpipe.answers.trials import asked_of_a_copy
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import PlannedEngine, halvings
@@ -31,6 +32,11 @@ class EngineAdvice:
 
     changes: Changes
     plan: EnginePlan
+
+    @property
+    def is_sure(self) -> bool:
+        """A planned engine has one memory, which its answer calls an estimate."""
+        return True
 
     @property
     def promise(self) -> str:

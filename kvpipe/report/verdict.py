@@ -74,9 +74,9 @@ def _answer(report: ReportInput) -> tuple[str, str]:
         return "does not fit", f"DOES NOT FIT: {running:,} of {count(asked, 'user')} of {length}"
     if over := max(account.overcommitted_bytes for account in report.accounts):
         return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
-    if over := max(memory.over_at_worst_bytes for memory in report.profile.ranks):
+    if over := report.profile.over_at_worst_bytes:
         return "may not fit", f"MAY NOT FIT: at worst {size(over)} over the card: {length}"
-    if short := _shortfall(report):
+    if short := report.profile.lacking_at_worst_bytes([r.required_bytes for r in plan.ranks]):
         return "may not fit", f"MAY NOT FIT: at worst {size(short)} are missing for {length}"
     if report.weights_left_out:
         total = report.profile.ranks[0].total.num_bytes
@@ -93,13 +93,3 @@ def running_at_once(report: ReportInput) -> int | None:
         return None
     of_a_copy = min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
     return report.copies * of_a_copy
-
-
-def _shortfall(report: ReportInput) -> int:
-    """Bytes that one request of the planned length lacks at the low end of the memory's range."""
-    short = 0
-    for rank, memory in zip(report.plan.ranks, report.profile.ranks, strict=True):
-        low = memory.available_kv.low_bytes
-        if low is not None:
-            short = max(short, rank.required_bytes - low)
-    return short
