@@ -44,7 +44,7 @@ def fleet_answer(search: Search) -> Answer:
         document={**identity(prepared, "kvpipe.fleet"), **document(answer, wanted)},
         pictures=_files(search, drawn, (best.replica, best.replicas) if best else None),
         fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
-        complaints=() if best else (NOT_SERVED,),
+        complaints=_complaints(search.want, best.replica if best else None),
     )
 
 
@@ -77,7 +77,7 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> 
             (best.server, best.replicas) if best else None,
         ),
         fields={"cards": best and best.cards, "fleet": best and best.server.shape.device},
-        complaints=() if best else (NOT_SERVED,),
+        complaints=_complaints(search.want, best.server if best else None),
     )
 
 
@@ -117,7 +117,18 @@ class Started(Protocol):
     @property
     def command(self) -> str: ...
     @property
+    def no_command(self) -> str: ...
+    @property
     def shape(self) -> Shape: ...
+
+
+def _complaints(want: Want, best: Started | None) -> tuple[str, ...]:
+    """Why nothing is served, or why the file that was asked for is not there."""
+    if best is None:
+        return (NOT_SERVED,)
+    if want.write is None or best.command:
+        return ()
+    return (f"want.write={want.write}: no file, for want of a line to start: {best.no_command}",)
 
 
 def _label(model: str) -> str:
