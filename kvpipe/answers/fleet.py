@@ -34,13 +34,15 @@ class Wanted:
 @dataclass(frozen=True, kw_only=True)
 class Replica:
     """One server that was planned. users: of the load's length, in a running server. limit: what
-    one more lacks. token_bound_s: no faster than this with all of them (None: not known)."""
+    one more lacks. token_bound_s: no faster than this with all of them (None: not known).
+    no_command: why there is no command, "" where there is."""
 
     shape: Shape
     users: int
     limit: str
     token_bound_s: float | None
     command: str
+    no_command: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,7 @@ def _replica(server: Server, wanted: Wanted) -> Replica | str:
         limit=limit,
         token_bound_s=None if bound is None else bound.token_seconds(users, wanted.length),
         command=server.command,
+        no_command=server.no_command,
     )
 
 

@@ -48,6 +48,11 @@ class Trial:
         return held is None or min(held.requests_running, most) >= asked
 
 
+def asked_of_a_copy(prepared: Prepared) -> int:
+    """Of the users that were asked for, those of one copy of the ranks."""
+    return of_a_copy(requests_asked(prepared.config.want), prepared.resolved.parallel.dp)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Goal:
     """What a change must bring about. surely: at the low end of an estimate, too."""

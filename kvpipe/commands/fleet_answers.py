@@ -47,7 +47,7 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
         document={**identity(prepared, "kvpipe.fleet"), **document(answer, wanted)},
         pictures=_files(search, drawn, (best.replica, best.replicas) if best else None),
         fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
-        complaints=() if best else (NOT_SERVED,),
+        complaints=_complaints(search.want, best.replica if best else None),
     )
 
 
@@ -70,10 +70,10 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tel
     choice = replace(_choice(search.want, devices), slices=False)
     answer = serve_trace(prepared, load, choice, prices, tell)
     best = answer.fleets[0] if answer.fleets else None
-    complaints = tuple(turned_away(best.result)) if best else (NOT_SERVED,)
+    turned = tuple(turned_away(best.result)) if best else ()
     return Answer(
-        status="does_not_fit" if complaints else "fits",
-        exit_code=1 if complaints else 0,
+        status="fits" if best and not turned else "does_not_fit",
+        exit_code=0 if best and not turned else 1,
         lines=partial(lay_out, told.sections(answer, load, _model(search))),
         document={**identity(prepared, "kvpipe.traced_fleet"), **told.document(answer, load)},
         pictures=_files(
@@ -82,7 +82,7 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tel
             (best.server, best.replicas) if best else None,
         ),
         fields={"cards": best and best.cards, "fleet": best and best.server.shape.device},
-        complaints=complaints,
+        complaints=(*turned, *_complaints(search.want, best.server if best else None)),
     )
 
 
@@ -122,7 +122,18 @@ class Started(Protocol):
     @property
     def command(self) -> str: ...
     @property
+    def no_command(self) -> str: ...
+    @property
     def shape(self) -> Shape: ...
+
+
+def _complaints(want: Want, best: Started | None) -> tuple[str, ...]:
+    """Why nothing is served, or why the file that was asked for is not there."""
+    if best is None:
+        return (NOT_SERVED,)
+    if want.write is None or best.command:
+        return ()
+    return (f"want.write={want.write}: no file, for want of a line to start: {best.no_command}",)
 
 
 def _label(model: str) -> str:

@@ -41,6 +41,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "printed": [plain(line) for line in report.plan.printed],
         "log": plain(report.log),
         "serve": report.serve,
+        "no_serve": report.no_serve,
         "memory": {
             "profiling": report.profile.plugin,
             "ranks": [_memory(rank) for rank in report.profile.ranks],

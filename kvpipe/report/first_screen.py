@@ -56,7 +56,7 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
         )
         blocks["proof"] = _labelled("proof", proof.summary or words, width, most=1)
     if report.no_serve:
-        blocks["serve"] = _labelled("serve", report.no_serve, width, most=2)
+        blocks["serve"] = _labelled("serve", f"none: {report.no_serve}", width, most=2)
     if report.serve:
         blocks["serve"] = [Line("serve"), *shell_lines(report.serve, width - 2, indent="  ")]
     name, _, _ = head.model.partition(" (")  # its types
