@@ -95,7 +95,10 @@ def found(monkeypatch, waits: Waits, so: Callable[[int, int], dict[str, Any]]) -
     one = replay(requests[:1], plan_of(prepared), trace.options)
 
     def played(_requests, plan, options, **_more) -> ReplayResult:
-        return replace(one, **so(options.replicas, len(plan.ranks)))
+        pretended = replace(one)
+        for name, value in so(options.replicas, len(plan.ranks)).items():
+            object.__setattr__(pretended, name, value)  # what is worked out is pretended, too
+        return pretended
 
     monkeypatch.setattr(traced_fleet, "replay", played)
     load = TracedLoad(requests=requests, options=trace.options, length=LENGTH, waits=waits)

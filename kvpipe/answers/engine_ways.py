@@ -34,6 +34,11 @@ class EngineAdvice:
     plan: EnginePlan
 
     @property
+    def is_sure(self) -> bool:
+        """A planned engine has one memory, which its answer calls an estimate."""
+        return True
+
+    @property
     def promise(self) -> str:
         return f"{count(self.plan.users.steady, 'request')} of {self.plan.length:,} tokens at once"
 

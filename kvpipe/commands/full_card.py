@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from math import floor
 from typing import Any
 
-from kvpipe.answers.remedies import advice, ways_out
+from kvpipe.answers.remedies import advice, by_sureness, ways_out
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import words_of
 from kvpipe.logs.engine_log import EngineLog
@@ -105,13 +105,11 @@ def _told_alone(alone: Mapping[str, Any] | None) -> str:
 def _alone(said: str, prepared: Prepared) -> Trouble:
     """The engine's own process filled the card."""
     weights, total = prepared.resolved.weight_bytes_a_rank, prepared.resolved.device.total_bytes
-    ways = [dict(way.changes) for way in ways_out(prepared)]
     if weights >= total or advice(prepared, {}, "") is None:
-        told = ", or ".join(map(words_of, ways)) or "no single change of settings makes it fit"
-        text = f"{said}. {_weights(prepared)}. Planned, and fits: {told}" if ways else (
-            f"{said}. {_weights(prepared)}: {told}"
-        )  # fmt: skip
-        return Trouble(text=text, stops=True, change=ways[0] if ways else None)
+        ways = ways_out(prepared)
+        told = by_sureness([(words_of(way.changes), way.is_sure) for way in ways], ", or ")
+        text = f"{said}. {_weights(prepared)}. {told}"
+        return Trouble(text=text, stops=True, change=dict(ways[0].changes) if ways else None)
     text = (
         f"{said}. {_weights(prepared)}. By estimate this line fits: what ran out lies outside the "
         "share of the card, so a lower --gpu-memory-utilization or --max-num-seqs leaves it room, "

@@ -91,7 +91,7 @@ def _answer(report: ReportInput) -> tuple[str, str]:
         return "does not fit", f"DOES NOT FIT: {running:,} of {count(asked, 'user')} of {length}"
     if over := max(account.overcommitted_bytes for account in report.accounts):
         return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
-    if over := max(memory.over_at_worst_bytes for memory in report.profile.ranks):
+    if over := report.profile.over_at_worst_bytes:
         return "may not fit", f"MAY NOT FIT: at worst {size(over)} over the card: {length}"
     if _missing(report):
         users = f"{count(asked, 'user')} of " if asked > 1 else ""
