@@ -10,12 +10,9 @@ def missing_at_low_end(plan: Plan, profile: MemoryProfile, requests: int = 1) ->
     """Bytes, on the rank that lacks most, that a running load of so many requests of the planned
     length would need beyond the low end of the estimate; 0 where it is served there, too, and
     where the memory is no estimate."""
-    missing = 0
-    for rank, memory in zip(plan.ranks, profile.ranks, strict=True):
-        low = memory.available_kv.low_bytes
-        if low is not None:
-            missing = max(missing, _needed_bytes(plan, rank, requests) - low)
-    return missing
+    return profile.lacking_at_worst_bytes(
+        [_needed_bytes(plan, rank, requests) for rank in plan.ranks]
+    )
 
 
 def _needed_bytes(plan: Plan, rank: RankPlan, requests: int) -> int:

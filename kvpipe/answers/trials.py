@@ -64,11 +64,6 @@ class Goal:
         return self.promise(trial.plan) and trial.serves and (trial.is_sure or not self.surely)
 
 
-def asked_of_a_copy(prepared: Prepared) -> int:
-    """Of the users that were asked for, those of one copy of the ranks."""
-    return of_a_copy(requests_asked(prepared.config.want), prepared.resolved.parallel.dp)
-
-
 ANY = Goal()  # it fits, and serves the users that were asked for
 SURELY = Goal(surely=True)
 

@@ -39,6 +39,10 @@ CacheDtype = Literal[
     "iq4_nl",
     "nvfp4",
     "int8",
+    # of vLLM (specs/scaled_rows.py)
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "int4_per_token_head",
 ]
 ModelDtype = Literal["auto", "float16", "bfloat16", "float32"]
 
