@@ -33,6 +33,11 @@ def _built_in(folder: Path, package: str, name: str) -> str | None:
     return next((f"{package}.{stem}" for stem in found), None)
 
 
+@cache
+def _plugin_of(module: str) -> Any:
+    return import_module(module).PLUGIN
+
+
 def load_entry_point(kind: str, point: EntryPoint) -> Any:
     """What a third party's package brings; ConfigError under `kind` where it does not import."""
     try:
@@ -86,7 +91,7 @@ class Registry(Generic[T]):
         if name in self._theirs:
             plugin = load_entry_point(self.kind, self._theirs[name])
         elif module := self._module(name):
-            plugin = import_module(module).PLUGIN
+            plugin = _plugin_of(module)
         else:
             hint = did_you_mean(name, self.names())
             problem = Problem(self.kind, "a registered name", f"'{name}'", hint, of_name=True)

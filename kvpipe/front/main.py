@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.files.named import in_words, named
+from kvpipe.front.pydantic_alone import without_plugins
 from kvpipe.front.warned import warnings_as_lines
 from kvpipe.text.clean import clean
 
@@ -25,8 +26,7 @@ def main() -> None:
     # Composing makes many small objects and few cycles: looking for cycles less often saves a tenth
     # of the start.
     gc.set_threshold(50_000)
-    # pydantic asks every installed package for plugins of its own, which a report has no use for.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    without_plugins()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
