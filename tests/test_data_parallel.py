@@ -1,4 +1,4 @@
-"""A server of several data-parallel copies: each a server of its own, and how they step together."""
+"""A server of several data-parallel copies: each a server of its own; how they step together."""
 
 from __future__ import annotations
 

@@ -120,7 +120,8 @@ def test_no_fleet_that_was_left_out_takes_fewer_cards_than_the_last_that_is_told
     rng = random.Random(seed)
     need = {cards: rng.randint(1, 40 // cards + 2) for cards in (1, 2, 4, 8, 16)}
     told = found(monkeypatch, ANY, lambda n, cards: {"overload": [2.0, None][n >= need[cards]]})
-    sizes = [shape.cards for shape in shapes(["l40s"])]
+    model = prepared_request([*MODEL]).prepared.resolved.model
+    sizes = [shape.cards for shape in shapes(Choice(devices=["l40s"]), model)]
     every = sorted(cards * need[cards] for cards in sizes if need[cards] <= REQUESTS)
     assert [each.cards for each in told.fleets] == every[:MOST_FLEETS]
 

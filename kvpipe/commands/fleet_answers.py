@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kvpipe.answers.fleet import Wanted, plan_fleet
+from kvpipe.answers.fleet import FleetAnswer, Wanted, plan_fleet
 from kvpipe.answers.fleet_candidates import Choice, Shape
 from kvpipe.answers.search import Search
 from kvpipe.answers.serve_line import image_of
@@ -32,13 +32,10 @@ NOT_SERVED = "want.device: none of these cards serves the load"
 
 def fleet_answer(search: Search) -> Answer:
     """want.device: how many of which cards; of what arrives, where a trace says that."""
-    devices, prices = _cards(search.want)
     if is_traced(search.prepared.config.trace):
-        return _traced(search, devices, prices)
-    _refuse_waits(search.want)
-    prepared, want = search.prepared, search.want
-    wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
-    answer = plan_fleet(prepared, wanted, _choice(want, devices), prices)
+        return _traced(search, *_cards(search.want))
+    prepared = search.prepared
+    answer, wanted = fleets_of_users(search)
     drawn = picture(answer, wanted, _model(search))
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
@@ -50,6 +47,15 @@ def fleet_answer(search: Search) -> Answer:
         fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
         complaints=() if best else (NOT_SERVED,),
     )
+
+
+def fleets_of_users(search: Search) -> tuple[FleetAnswer, Wanted]:
+    """What serves users that are simply there."""
+    _refuse_waits(search.want)
+    devices, prices = _cards(search.want)
+    want = search.want
+    wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
+    return plan_fleet(search.prepared, wanted, _choice(want, devices), prices), wanted
 
 
 def is_traced(section: Any) -> bool:
