@@ -58,6 +58,27 @@ class Shape:
         return " ".join([*words, *(word for word in chosen if word)])
 
     @property
+    def changes(self) -> dict[str, Any]:
+        """What it sets of a request, but for the card."""
+        chosen = {
+            "cache.cache_dtype": self.cache,
+            "scheduler.max_num_batched_tokens": self.batch,
+            "scheduler.max_num_seqs": self.seqs,
+        }
+        return {
+            "parallel.tensor_parallel_size": self.tp,
+            "parallel.pipeline_parallel_size": self.pp,
+            "parallel.data_parallel_size": self.dp,
+            "parallel.enable_expert_parallel": self.ep,
+        } | {key: value for key, value in chosen.items() if value is not None}
+
+    @property
+    def settings(self) -> list[str]:
+        """The same as words of a request."""
+        words = [f"{key}={str(value).lower()}" for key, value in self.changes.items()]
+        return [f"device={self.device}", *words]
+
+    @property
     def name(self) -> str:
         return f"{self.device} {self.words}"
 
@@ -152,15 +173,5 @@ def _changed(prepared: Prepared, length: int, shape: Shape) -> dict[str, Any]:
     changes = estimated(prepared.raw) | {
         "device": shape.device,
         "scheduler.max_model_len": length,
-        "parallel.tensor_parallel_size": shape.tp,
-        "parallel.pipeline_parallel_size": shape.pp,
-        "parallel.data_parallel_size": shape.dp,
-        "parallel.enable_expert_parallel": shape.ep,
     }
-    chosen = {
-        "cache.cache_dtype": shape.cache,
-        "scheduler.max_num_batched_tokens": shape.batch,
-        "scheduler.max_num_seqs": shape.seqs,
-    }
-    changes |= {key: value for key, value in chosen.items() if value is not None}
-    return changed(prepared.raw, changes)
+    return changed(prepared.raw, changes | shape.changes)

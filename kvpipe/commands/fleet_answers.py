@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kvpipe.answers.fleet import Wanted, plan_fleet
+from kvpipe.answers.fleet import FleetAnswer, Wanted, plan_fleet
 from kvpipe.answers.fleet_candidates import Choice, Shape
 from kvpipe.answers.search import Search
 from kvpipe.answers.serve_line import image_of
@@ -20,7 +20,7 @@ from kvpipe.request.confdir import NO_CARDS, shipped_cards
 from kvpipe.request.nicknames import option_named
 from kvpipe.request.want import Want
 from kvpipe.text.lines import lay_out
-from kvpipe.text.meanwhile import Tell
+from kvpipe.text.meanwhile import Tell, silent
 
 if TYPE_CHECKING:  # traces are read where one is asked for
     from kvpipe.simulation.traces.base import TraceRequest
@@ -32,12 +32,10 @@ NOT_SERVED = "want.device: none of these cards serves the load"
 def fleet_answer(search: Search, tell: Tell) -> Answer:
     """want.device: how many of which cards; of what arrives, where a trace says that. tell: is
     told what is tried."""
-    devices, prices = _cards(search.want)
     if is_traced(search.prepared.config.trace):
-        return _traced(search, devices, prices, tell)
-    prepared, want = search.prepared, search.want
-    wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
-    answer = plan_fleet(prepared, wanted, _choice(want, devices), prices, tell)
+        return _traced(search, *_cards(search.want), tell)
+    prepared = search.prepared
+    answer, wanted = fleets_of_users(search, tell)
     drawn = picture(answer, wanted, _model(search))
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
@@ -49,6 +47,14 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
         fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
         complaints=_complaints(search.want, best.replica if best else None),
     )
+
+
+def fleets_of_users(search: Search, tell: Tell = silent) -> tuple[FleetAnswer, Wanted]:
+    """What serves users that are simply there."""
+    devices, prices = _cards(search.want)
+    want = search.want
+    wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
+    return plan_fleet(search.prepared, wanted, _choice(want, devices), prices, tell), wanted
 
 
 def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tell: Tell) -> Answer:

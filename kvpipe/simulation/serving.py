@@ -72,6 +72,9 @@ class Serving:
     _random: Random = field(default_factory=lambda: Random(0))  # a replay repeats itself
 
     def __post_init__(self) -> None:
+        self._batch: list[Traffic] = []  # that decodes, their own tokens and numbers
+        self._tokens: list[int] = []
+        self._numbers: list[int] = []
         self._names = PrefixNames(self.manager.granule, len(self.manager.tables))
 
     def serve(self, arrivals: list[Traffic]) -> None:
@@ -118,9 +121,12 @@ class Serving:
         drafts = min(self.manager.limits.num_lookahead_tokens, max(0, budget - 1))
         self._lengths = []
         while batch := self._decoding()[: budget // (1 + drafts)]:
-            names = [item.number for item in batch]
+            if batch != self._batch:  # most often it is that of the step before
+                self._batch = batch
+                self._tokens = [item.own for item in batch]
+                self._numbers = [item.number for item in batch]
             try:
-                self.manager.append(names, [item.own for item in batch], drafts)
+                self.manager.append(self._numbers, self._tokens, drafts)
             except OutOfBlocks as error:
                 self._note_dry(error)
                 self._preempt()
@@ -224,6 +230,7 @@ class Serving:
         item = self.running.pop() if self.running else self.waiting.popleft()
         if item.number in self.manager.live_requests:
             self.manager.free(item.number)
+        item.stored = 0
         self.counts.never_fit += 1
         self._admission_blocked = False
 
@@ -249,10 +256,9 @@ class Serving:
         """The step that stores the last token of a prompt gives the first token."""
         if not self._unanswered:
             return
-        live = {item.number for item in self.running}
         still = []
         for item in self._unanswered:
-            if item.number not in live:
+            if not item.stored:
                 continue  # preempted: it is admitted again
             if item.stored >= item.request.prompt_tokens:
                 self.latencies.answered(item, self.arrival(item), self.now)
