@@ -107,7 +107,7 @@ def _dispatch(arguments: list[str]) -> int:
     args = parser.parse_intermixed_args(words)
     if args.experimental_rerun:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
-    args.overrides = words_to_overrides(args.overrides)
+    args.overrides = words_to_overrides(args.overrides, args.config_dir)
     if args.multirun:
         from kvpipe.front.sweep import run_sweep
 
