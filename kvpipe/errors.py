@@ -7,7 +7,7 @@ failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 LONGEST_GOT = 200  # characters of a wrong value that are repeated
@@ -33,7 +33,7 @@ class Problem:
     def saying_instead(self, path: str, words: str) -> Problem:
         """The same, with these words for the path."""
         texts = {key: text.replace(path, words) for key, text in self.to_json().items()}
-        return replace(self, **texts)
+        return Problem(**texts, of_name=self.of_name)
 
     def __str__(self) -> str:
         key, got = _cut(self.key, LONGEST_KEY), _cut(self.got, LONGEST_GOT)
