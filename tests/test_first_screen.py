@@ -13,6 +13,7 @@ import kvpipe
 from kvpipe.commands.run import answer_of
 from kvpipe.errors import DoesNotFit
 from kvpipe.report.first_screen import MOST_LINES, first_screen
+from kvpipe.report.of_run import report_input
 from kvpipe.report.sweep_table import sweep_table
 from kvpipe.report.text import TextReport
 from kvpipe.report.verdict import verdict_of
@@ -59,7 +60,10 @@ def test_the_verdict_is_the_first_line_and_the_last() -> None:
     result = kvpipe.run(["llama", "device=h100", "backend=meta"])
     TextReport(TextReport.Options(name="text")).render(result.answer, None, out)
     first, *_, last = out.getvalue().splitlines()
-    assert first == last == "IT FITS: 131,072 tokens on h100_80gb"
+    cache = result.profile.ranks[0].available_kv
+    ends = [round(end / 2**30, 2) for end in (cache.num_bytes, cache.low_bytes, cache.high_bytes)]
+    told = "{:.2f} GiB of cache ({:.2f} to {:.2f})".format(*ends)
+    assert first == last == f"IT FITS: 131,072 tokens on h100_80gb, {told}"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -83,7 +87,10 @@ def test_a_range_that_straddles_the_need_may_not_fit() -> None:
     asked = ["llama3_70b", "device=h100_80gb", "parallel=tp2", "cache=fp8", "backend=meta"]
     asked += ["profiling=estimate", "scheduler.max_model_len=32768"]
     result = kvpipe.run(asked)
-    assert result.answer.verdict.text.startswith("MAY NOT FIT: at worst 2.5")
+    assert result.answer.verdict.text.startswith(
+        "MAY NOT FIT: 32,768 tokens on h100_80gb, 2.70 GiB"
+    )
+    assert "at worst 2.5" in verdict_of(report_input(result)).figures
     roomy = kvpipe.run([*asked, "device=h200"])
     assert roomy.answer.verdict.text.startswith("IT FITS")
 

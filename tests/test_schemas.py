@@ -171,9 +171,8 @@ def test_what_find_answers_is_a_number_with_a_unit():
     document = kvpipe.find(["model=llama", "device=h100", "want.requests=4", "want.length=4096"])
     values = {f["unit"]: f["value"] for f in document.to_json()["findings"]}
     assert values["bytes"] == (4 * 256 + 1) * 2**21  # and the null block
-    assert (
-        values["serves"] is True and values["ranks"] == 1 and 0 < values["share of the device"] < 1
-    )
+    assert values["status"] == document.to_json()["status"] == "fits"
+    assert values["ranks"] == 1 and 0 < values["share of the device"] < 1
 
 
 def test_the_schema_tells_a_wrong_document():

@@ -40,6 +40,7 @@ REPEAT = {
     "properties": {"$repeat": {"type": "integer", "minimum": 2}, "first": {}, "step": {}},
     "additionalProperties": False,
 }
+CHOSEN = ["want.caches=[fp8]", "want.batches=[4096]", "want.seqs=[64]"]
 TRACED = ("trace=synthetic", "trace.max_requests=30", "trace.requests_per_second=20")
 STOPS = ("command.lengths=[8192]", "command.cards=[1,2]")
 RUNS: Mapping[str, Sequence[Sequence[str]]] = {
@@ -85,12 +86,14 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "want.device=[h100,l4]", "want.requests=64", "want.length=8192"],
         ["model=llama", "want.device=[t4]", "want.length=131072", "want.token_ms=5"],
         ["model=llama", "want.device=[a10]", "want.length=4096", "want.prices={a10:1}"],
+        ["model=llama", "want.device=[h100]", "want.length=4096", *CHOSEN],
     ),
     "traced_fleet": (
         ["model=llama", "want.device=[h100,l4]", *TRACED, "want.first_token_ms=900"],
         ["model=llama", "want.device=[t4]", *TRACED, "want.token_ms=5"],
         ["model=llama", "want.device=[h100]", *TRACED, "want.prices={h100:1}", "want.wait_ms=9"],
         ["model=llama", "want.device=[l4]", *TRACED, "cache.kv_cache_memory_bytes=1GiB"],
+        ["model=llama", "want.device=[h100]", *TRACED, *CHOSEN],
     ),
     "engine_plan": (
         ["model=llama", "device=h100", "engine=sglang", "scheduler.max_model_len=8192"],

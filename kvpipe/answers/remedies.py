@@ -12,13 +12,12 @@ from math import ceil
 from typing import Any, Protocol
 
 from kvpipe.answers.log_memory import share_is_known
-from kvpipe.answers.trials import ANY, Goal, Trial, tried
+from kvpipe.answers.trials import ANY, Goal, Trial, asked_of_a_copy, tried
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, plan_with
-from kvpipe.request.want import requests_asked
 from kvpipe.specs.edges import largest, smallest
 
 PLENTY = 2**50  # bytes
@@ -64,6 +63,9 @@ def advice(
     trial = tried(prepared, changes)
     if trial is None or not goal.is_met(trial):
         return None
+    length = trial.plan.limits.max_model_len
+    if words and length < trial.plan.requested_len:  # auto, which takes what there is
+        words += f", of {length:,} tokens"
     return Advice(changes=dict(changes), promise=words, trial=trial)
 
 
@@ -127,7 +129,7 @@ def ways_out(prepared: Prepared, goal: Goal = ANY) -> list[Advice]:
 
 def _users(prepared: Prepared, goal: Goal) -> Advice | None:
     """As many requests at once as were asked for, where the scheduler allows fewer."""
-    asked = requests_asked(prepared.config.want)
+    asked = asked_of_a_copy(prepared)
     if asked <= prepared.resolved.max_num_seqs:
         return None
     return advice(prepared, {"scheduler.max_num_seqs": asked}, "as many as were asked for", goal)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from kvpipe.answers.fleet_candidates import Refusals, Server, planned, shapes
+from kvpipe.answers.fleet_candidates import Choice, Refusals, Server, planned, shapes
 from kvpipe.answers.waits import Waits, too_late
 from kvpipe.pipeline import Prepared
 from kvpipe.simulation.play import replay
@@ -66,17 +66,18 @@ class TracedAnswer:
 def serve_trace(
     prepared: Prepared,
     load: TracedLoad,
-    devices: Sequence[str],
+    choice: Choice,
     prices: Mapping[str, float],
     tell: Tell = silent,
 ) -> TracedAnswer:
     """Ranked by cost where every device has a price, else by cards. tell: is told which candidate
     is planned, and each replay."""
-    priced = all(device in prices for device in devices)
-    price = prices if priced else dict.fromkeys(devices, 1.0)
+    priced = all(device in prices for device in choice.devices)
+    price = prices if priced else dict.fromkeys(choice.devices, 1.0)
+    candidates = shapes(choice, prepared.resolved.model)
     found: list[TracedFleet] = []
     refused, replays = Refusals(), 0
-    by_price = sorted(shapes(devices), key=lambda s: (price[s.device] * s.cards, s.cards))
+    by_price = sorted(candidates, key=lambda s: (price[s.device] * s.cards, s.cards))
     for number, shape in enumerate(by_price, 1):
         candidate = f"candidate {number} of {len(by_price)}: {shape.name}"
         tell(candidate)
@@ -180,6 +181,8 @@ class _Search:
             max_num_seqs=made.resolved.max_num_seqs,
             prefix_caching=made.config.cache.enable_prefix_caching,
             best=self.server.speed.bound,
+            copies=made.resolved.parallel.dp,
+            together=bool(made.resolved.model.experts_per_token),
         )
 
 

@@ -203,9 +203,11 @@ def _capacity(
     compared: LogComparison | None, plan: Plan | None, prepared: Prepared
 ) -> Iterator[str]:
     if plan is not None and plan.capacity is not None:
-        held = plan.capacity
+        held, copies = plan.capacity, prepared.resolved.parallel.dp
+        where = f" on each of {copies:,} copies" if copies > 1 else ""
         yield (
-            f"{count(plan.num_blocks, 'block')} hold {count(held.requests_steady, 'request')} of "
+            f"{count(plan.num_blocks, 'block')}{where} hold "
+            f"{count(held.requests_steady, 'request')} of "
             f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
         )
     if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
@@ -258,7 +260,8 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Troub
     ways.sort(key=lambda way: not way.is_sure)
     change = dict(ways[0].changes) if ways else None
     planned = by_sureness([(_told_way(way), way.is_sure) for way in ways], ", or ")
-    why = ". ".join(line.rstrip(".") for line in error.lines())
+    lines = error.beside([way.changes for way in ways]).splitlines()
+    why = ". ".join(line.rstrip(".") for line in lines)
     yield Trouble(text=f"{in_flags(why)}. {planned}", stops=True, change=change)
 
 

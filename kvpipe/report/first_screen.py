@@ -4,6 +4,7 @@ limits it, where the card's memory goes, what to change, what to paste. `report=
 
 from __future__ import annotations
 
+from kvpipe.answers.cache_range import poorest
 from kvpipe.cache.load import by_both
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.notes import Note
@@ -55,7 +56,7 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
         )
         blocks["proof"] = _labelled("proof", proof.summary or words, width, most=1)
     if report.no_serve:
-        blocks["serve"] = _labelled("serve", report.no_serve, width, most=2)
+        blocks["serve"] = _labelled("serve", f"none: {report.no_serve}", width, most=2)
     if report.serve:
         blocks["serve"] = [Line("serve"), *shell_lines(report.serve, width - 2, indent="  ")]
     name, _, _ = head.model.partition(" (")  # its types
@@ -92,7 +93,9 @@ def _users(report: ReportInput, capacity: Capacity) -> str:
         capacity.requests_steady,
     )
     most = min(running, report.max_num_seqs or running)
-    words = f"{most:,} of {count(capacity.request_len, 'token')} each"
+    words = f"{report.copies * most:,} of {count(capacity.request_len, 'token')} each"
+    if report.copies > 1:
+        words += f" on {report.copies:,} copies, {most:,} a copy"
     if both := by_both(running, report.max_num_seqs):
         words += f": {both}"
     if peak == steady:
@@ -104,7 +107,7 @@ def _limit(report: ReportInput, capacity: Capacity) -> str:
     seqs = report.max_num_seqs
     if seqs is not None and capacity.requests_running > seqs:
         return f"scheduler.max_num_seqs={seqs}; memory would hold more"
-    cache = min((rank.available_kv for rank in report.profile.ranks), key=lambda i: i.num_bytes)
+    cache = poorest(report.profile)
     words = f"memory: {size(cache.num_bytes)} for the cache, {cache.how}"
     if cache.low_bytes is not None and cache.high_bytes is not None:
         words += f" ({size(cache.low_bytes)} to {size(cache.high_bytes)})"

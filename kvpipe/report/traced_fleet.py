@@ -33,7 +33,7 @@ def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section
     )
     if not found:
         return [table]
-    return [table, to_start(found[0], found[0].server.command)]
+    return [table, to_start(found[0], found[0].server)]
 
 
 def _load(load: TracedLoad) -> str:
@@ -104,6 +104,7 @@ def _fleet(fleet: TracedFleet) -> dict[str, Any]:
         "one_less": fleet.one_less,
         **asdict(fleet.server.shape),
         "command": fleet.server.command,
+        "no_command": fleet.server.no_command,
         "replay": dict(fleet.result.to_json()),
     }
 

@@ -75,9 +75,11 @@ def _replicas(result: ReplayResult) -> Iterator[tuple[str, str]]:
     shares = result.replicas
     shown = ", ".join(f"{share.requests:,}" for share in shares[:_MOST_REPLICAS])
     more = "" if len(shares) <= _MOST_REPLICAS else f" and {len(shares) - _MOST_REPLICAS:,} more"
+    copies, several = result.copies, len(shares) // result.copies
+    what = f"{several:,} of {copies:,} data-parallel copies each" if copies > 1 else f"{several:,}"
     yield (
         "replicas",
-        f"{len(shares):,}, with {shown}{more} requests; counts and waits are of all, steps, blocks "
+        f"{what}, with {shown}{more} requests; counts and waits are of all, steps, blocks "
         f"and the picture of number {result.busiest + 1}, whose pool was fullest",
     )
 

@@ -6,9 +6,11 @@ and digests are there to be copied. Styles: "title", "good", "bad", "warning", "
 
 from __future__ import annotations
 
-import shutil
+import os
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 GAP = "  "
@@ -47,7 +49,12 @@ class Section:
 
 def terminal_width() -> int:
     """Columns: the terminal's within bounds, 80 in a pipe."""
-    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
+    said = os.environ.get("COLUMNS", "")
+    columns = int(said) if said.isdecimal() else 0
+    if not columns and sys.__stdout__ is not None:
+        with suppress(OSError, ValueError):  # no terminal, or closed
+            columns = os.get_terminal_size(sys.__stdout__.fileno()).columns
+    return max(NARROWEST, min(WIDEST, columns or 80))
 
 
 def whole_words(text: str, width: int) -> list[str]:
