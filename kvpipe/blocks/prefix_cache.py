@@ -117,7 +117,7 @@ class PrefixCache:
         blocks, keys = table.blocks(row, completed), self._keys(chain, group, completed)
         if np.minimum.reduce(blocks) < 1:
             here = np.flatnonzero(blocks > 0)
-            blocks, keys = blocks[here], [keys[i] for i in here]
+            blocks, keys = blocks[here], [keys[i] for i in here.tolist()]
         self.pool.register(blocks, keys)
         if table.is_state:
             self.unwritten.update(blocks.tolist())
