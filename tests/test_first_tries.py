@@ -49,7 +49,7 @@ def test_what_only_a_command_reads_is_refused_beside_everything_else(capsys):
     wrong = ["want.requests=0", "want.prices={foo:2}", "want.device=[h1000,nope]"]
     assert run(["find", "llama", "--on", "h100", "cache.block_size=abc", *wrong]) == 2
     keys = [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()]
-    named = ["want.requests", "want.device", "want.device", "want.prices", "cache.block_size"]
+    named = ["want.device", "want.device", "want.prices", "want.requests", "cache.block_size"]
     assert keys == named
     assert run(["compare", "llama", "engines=[foo,bar]", "cache.block_size=abc"]) == 2
     assert capsys.readouterr().err.count("\n") == 3
@@ -96,6 +96,31 @@ def test_one_of_a_thing_is_not_several(capsys):
     assert "1 tokens" not in told.out + told.err and "1 requests" not in told.out + told.err
 
 
+def ways_of(line: str) -> list[str]:
+    return [way.partition(" (")[0] for way in line.strip().split("; ") if way]
+
+
+@pytest.mark.parametrize(
+    ("words", "surely", "maybe"),
+    [
+        (["llama", "device=l4", "scheduler.max_model_len=131072"], 2, 0),
+        (["llama", "device=l4", "scheduler.max_model_len=8192", "want.requests=4"], 3, 1),
+        (["gemma3_27b", "device=h100", "engine=vllm", "scheduler.max_model_len=131072"], 2, 2),
+    ],
+)
+def test_what_is_told_to_fit_is_said_to_fit_once_it_is_followed(words, surely, maybe, capsys):
+    """By an estimate a length may run and may not: such a way is told as one that may fit."""
+    assert run([*words, "report=json", "backend=meta"]) == 1
+    line = capsys.readouterr().err.partition("planned, and fits: ")[2]
+    sure, _, unsure = line.partition(". Planned, and may fit, since the memory is an estimate: ")
+    assert (len(ways_of(sure)), len(ways_of(unsure))) == (surely, maybe)
+    for ways, status in ((ways_of(sure), "fits"), (ways_of(unsure), "may_not_fit")):
+        for way in ways:
+            kept = [word for word in words if word.partition("=")[0] != way.partition("=")[0]]
+            assert run(planned(*kept, way)) == 0
+            assert json.loads(capsys.readouterr().out)["status"] == status, way
+
+
 @pytest.mark.parametrize("asked", ["64GiB", "63GiB"])
 def test_what_is_told_to_fit_beside_a_cache_by_hand_fits_at_worst_too(
     asked: str, capsys, tmp_path, monkeypatch
@@ -105,7 +130,7 @@ def test_what_is_told_to_fit_beside_a_cache_by_hand_fits_at_worst_too(
     words = ["model=llama", "device=h100_80gb", f"cache.kv_cache_memory_bytes={asked}"]
     assert run([*words, "scheduler.max_model_len=131072"]) == 1
     line = capsys.readouterr().err.partition("planned, and fits: ")[2]
-    ways = [way.partition(" (")[0] for way in line.strip().split("; ")]
+    ways = ways_of(line)
     assert len(ways) > 1
     for number, way in enumerate(ways):
         kept = [word for word in words if word.partition("=")[0] != way.partition("=")[0]]

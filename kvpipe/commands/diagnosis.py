@@ -13,7 +13,7 @@ from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
 from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
-from kvpipe.answers.remedies import Advice, ways_out
+from kvpipe.answers.remedies import SURELY_RUNS, Advice, by_sureness, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.full_card import of_full_card
@@ -203,9 +203,11 @@ def _capacity(
     compared: LogComparison | None, plan: Plan | None, prepared: Prepared
 ) -> Iterator[str]:
     if plan is not None and plan.capacity is not None:
-        held = plan.capacity
+        held, copies = plan.capacity, prepared.resolved.parallel.dp
+        where = f" on each of {copies:,} copies" if copies > 1 else ""
         yield (
-            f"{count(plan.num_blocks, 'block')} hold {count(held.requests_steady, 'request')} of "
+            f"{count(plan.num_blocks, 'block')}{where} hold "
+            f"{count(held.requests_steady, 'request')} of "
             f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
         )
     if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
@@ -255,16 +257,18 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Troub
     if error is None:
         return
     ways = _distinct_ways([*ways_out(prepared), *more_room(prepared)])
+    ways.sort(key=lambda way: not way.is_sure)
     change = dict(ways[0].changes) if ways else None
-    told = ", or ".join(map(_told_way, ways))
-    why = ". ".join(line.rstrip(".") for line in error.lines())
-    planned = f"Planned, and fits: {told}" if told else "No single change of settings makes it fit"
+    planned = by_sureness([(_told_way(way), way.is_sure) for way in ways], ", or ")
+    lines = error.beside([way.changes for way in ways]).splitlines()
+    why = ". ".join(line.rstrip(".") for line in lines)
     yield Trouble(text=f"{in_flags(why)}. {planned}", stops=True, change=change)
 
 
 def _told_way(way: Advice) -> str:
     """With what it brings about, where that does not follow from the setting itself."""
-    is_plain = not way.promise or set(way.changes) <= _SELF_EVIDENT
+    is_evident = set(way.changes) <= _SELF_EVIDENT and way.promise != SURELY_RUNS
+    is_plain = not way.promise or is_evident
     return words_of(way.changes) + ("" if is_plain else f" ({way.promise})")
 
 

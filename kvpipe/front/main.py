@@ -17,6 +17,7 @@ from typing import NoReturn
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.files.named import in_words, named
 from kvpipe.front.pydantic_alone import without_plugins
+from kvpipe.front.warned import warnings_as_lines
 from kvpipe.text.clean import clean
 
 
@@ -54,7 +55,8 @@ def _stdout_to_nowhere() -> None:
 def run(arguments: Sequence[str]) -> int:
     """The exit code of one command line."""
     try:
-        return _dispatch(list(arguments))
+        with warnings_as_lines(complain):
+            return _dispatch(list(arguments))
     except KvpipeError as error:
         complain(error.lines())
         from kvpipe.front.words import asks_for_json

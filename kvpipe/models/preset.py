@@ -7,8 +7,10 @@ for a layer that reads the cache of the same name in that layer and stores nothi
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import cycle, islice
 from typing import Annotated, Any, Literal
 
@@ -127,10 +129,8 @@ class Preset:
     def _weights(self) -> Sequence[Weight]:
         """Every tensor, as the family of `config` has it; ConfigError where these are not the
         layers and parameters of this section: somebody changed one and not the other."""
-        from kvpipe.models.reading import read_weights_of
-
         options = self.options
-        found = read_weights_of(options.config or {}, options.name)
+        found = _read(json.dumps(options.config or {}), options.name)
         count = sum(weight.num_parameters for weight in found)
         if count != options.parameter_count:
             expected = f"{options.parameter_count:,} parameters, as model.parameter_count"
@@ -146,6 +146,14 @@ class Preset:
         ]
         if unknown:
             yield f"{' and '.join(unknown)} not given: activations are counted without"
+
+
+@lru_cache(maxsize=8)
+def _read(config: str, name: str) -> Sequence[Weight]:
+    """A search asks for the same ones again and again."""
+    from kvpipe.models.reading import read_weights_of
+
+    return tuple(read_weights_of(json.loads(config), name))
 
 
 def _pattern_problems(layers: Layers) -> Iterator[Problem]:

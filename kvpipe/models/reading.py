@@ -8,7 +8,8 @@ from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
-from kvpipe.models.base import CacheGeometry, ModelGeometry
+from kvpipe.models._values import Values
+from kvpipe.models.base import CacheGeometry, ModelGeometry, RankParameters
 from kvpipe.models.config_file import ConfigFile, config_file
 from kvpipe.models.families import families
 from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
@@ -102,7 +103,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
     caches = tuple(family.caches(config))
     _check_generates(file, caches)
     weights = family.weights(config) if family.weights else None
-    weight_bytes = _weight_bytes(file, weights)
+    weight_bytes = _weight_bytes(file, config, weights)
     return ModelGeometry(
         name=file.name,
         file_dtype=file.dtype or "float32",
@@ -121,7 +122,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         expert_size=_expert_size(config),
         ssm_dtype=file.ssm_dtype or family.ssm_dtype,
         state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
-        kv_dtype=declared_kv_dtype(file.quantization),
+        kv_dtype=declared_kv_dtype(file.quantization) or family.kv_dtype,
         has_kv_scheme=has_kv_scheme(file.quantization),
         source=LABEL if by_keys else "config.json",
         notes=tuple(
@@ -179,9 +180,9 @@ def _unknown_keys(file: ConfigFile) -> list[str]:
     return [f"'{file.model_type}' has no family: read by standard keys{others}"]
 
 
-def _by_rank(weights: list[Weight]) -> Callable[[int, range, bool, bool], int]:
-    return lambda tp, stage, first, last: rank_parameters(
-        weights, tp=tp, stage_layers=stage, first=first, last=last
+def _by_rank(weights: list[Weight]) -> RankParameters:
+    return lambda ranks, stage, first, last: rank_parameters(
+        weights, ranks=ranks, stage_layers=stage, first=first, last=last
     )
 
 
@@ -205,11 +206,14 @@ def _expert_size(config: Config) -> int:
     return config.number("moe_intermediate_size") or _intermediate_size(config)
 
 
-def _weight_bytes(file: ConfigFile, weights: list[Weight] | None) -> int | None:
-    """Only a quantised checkpoint's: others follow from the count and the served dtype."""
+def _weight_bytes(file: ConfigFile, config: Config, weights: list[Weight] | None) -> int | None:
+    """Only a quantised checkpoint's: others follow from the count and the served dtype. Experts may
+    have a dtype of their own, which the file says beside the rest."""
     if file.quantization is None or weights is None:
         return None
-    return quantized_bytes(weights, file.quantization, DTYPE_BYTES[file.dtype or "float32"])
+    told = {"expert_dtype": config.get("expert_dtype"), **file.quantization.raw}
+    quantization = Values(told, file.quantization.where)
+    return quantized_bytes(weights, quantization, DTYPE_BYTES[file.dtype or "float32"])
 
 
 def _notes(file: ConfigFile, family: Family, weight_bytes: int | None) -> list[str]:

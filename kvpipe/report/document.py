@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, LayerPages, Plan, RankPlan
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
@@ -40,6 +41,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "printed": [plain(line) for line in report.plan.printed],
         "log": plain(report.log),
         "serve": report.serve,
+        "no_serve": report.no_serve,
         "memory": {
             "profiling": report.profile.plugin,
             "ranks": [_memory(rank) for rank in report.profile.ranks],
@@ -62,8 +64,9 @@ def _capacity(report: ReportInput) -> dict[str, Any] | None:
         "demands": tuple(map(plain, cap.demands)),  # one a group: a tuple is not folded
         "requests_running": cap.requests_running,
         "users": running_at_once(report),
+        "copies": report.copies,
         "requests_asked": asked,
-        "blocks_asked": cap.blocks_of(asked),
+        "blocks_asked": cap.blocks_of(of_a_copy(asked, report.copies)),
     }
     if not cap.scratch_blocks:  # not asked for, or of no use
         del told["scratch_blocks"]

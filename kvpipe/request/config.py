@@ -39,6 +39,10 @@ CacheDtype = Literal[
     "iq4_nl",
     "nvfp4",
     "int8",
+    # of vLLM (specs/scaled_rows.py)
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "int4_per_token_head",
 ]
 ModelDtype = Literal["auto", "float16", "bfloat16", "float32"]
 
@@ -91,6 +95,7 @@ class ParallelConfig(Section):
     pipeline_parallel_size: Ranks
     decode_context_parallel_size: Ranks
     data_parallel_size: Ranks
+    enable_expert_parallel: bool = False  # files of third parties lack it
     rank_memory_bytes: list[Bytes] | None  # device memory of each rank; null: the device's, on all
     pipeline_partition: list[Count] | None  # layers a stage; null: as even as possible
 

@@ -16,6 +16,7 @@ from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.rhythm import Rhythm, rhythm
 from kvpipe.specs.runs import Runs, one_run
+from kvpipe.specs.scaled_rows import row_bytes
 
 A = TypeVar("A", bound="AttentionSpec")
 
@@ -38,7 +39,8 @@ class AttentionSpec(KVCacheSpec):
     K). dtype: how one number is stored, a key of DTYPE_BYTES.
 
     state_content_bytes: all that one token and head stores, where it is packed into one opaque row
-    (656 bytes of fp8_ds_mla) instead of K and V. tokens_per_state: tokens that one row stands for.
+    (656 bytes of fp8_ds_mla; scaled_rows.py) instead of K and V. tokens_per_state: tokens that one
+    row stands for.
     dcp_sharded: whether decode context parallelism splits this cache over its ranks; that of a
     draft model is replicated instead.
     """
@@ -86,6 +88,10 @@ class AttentionSpec(KVCacheSpec):
             if name != "dtype" and geometry.get(name) is not None
         }
         dtype = dtype_of(cls.kind, geometry, context.dtype)
+        if context.scaled_rows and geometry.get("dtype") is None:
+            sizes = numbers["head_size"], numbers.get("head_size_v", numbers["head_size"])
+            numbers["state_content_bytes"] = row_bytes(context.scaled_rows, *sizes)
+            dtype = "uint8"
         return cls(block_size=context.block_size, dtype=dtype, **numbers)
 
     def page_arrays(self) -> tuple[PageArray, ...]:

@@ -23,6 +23,14 @@ def size(num_bytes: float) -> str:
     return f"{value:,.{digits}f} {_UNITS[unit]}"
 
 
+def ends_of(num_bytes: float, low_bytes: float, high_bytes: float) -> str:
+    """`1.10 to 3.90`, beside a size; both ends say their unit where one is another."""
+    low, high, unit = size(low_bytes), size(high_bytes), f" {size(num_bytes).rpartition(' ')[2]}"
+    if low.endswith(unit) and high.endswith(unit):
+        low, high = low.removesuffix(unit), high.removesuffix(unit)
+    return f"{low} to {high}"
+
+
 def count(number: int, noun: str) -> str:
     """`1 block`, `511 blocks`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

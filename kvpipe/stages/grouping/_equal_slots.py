@@ -15,13 +15,12 @@ from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.grouping._groups import Grouping, group_layers
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping._read_whole import are_read_whole
+from kvpipe.stages.grouping.axes import own_axes
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
 from kvpipe.stages.grouping.slots.baselines import Baseline
 from kvpipe.stages.grouping.slots.rule import SlotRequest, slot_groups
 from kvpipe.stages.grouping.union import union
-
-LAYOUT = EngineRules.LAYOUTS[0]  # of the engines compared, unless somebody sets another
 
 
 def in_equal_slots(
@@ -61,7 +60,8 @@ def _baselines(own: Grouping, whole: Layers, ranks: Sequence[Layers]) -> Iterato
     yield _baseline("equal groups", own, ranks, None)
     for engine in (VLLM_0_17, VLLM_0_33):
         try:
-            made = group_layers(whole, engine, disable_hybrid=False, kv_cache_layout=LAYOUT)
+            axes = own_axes(whole.values(), engine)
+            made = group_layers(whole, engine, disable_hybrid=False, kv_cache_layout=axes)
             found = _baseline(engine.name, made, ranks, engine)
         except KvpipeError:
             continue
@@ -72,12 +72,10 @@ def _baselines(own: Grouping, whole: Layers, ranks: Sequence[Layers]) -> Iterato
 def _baseline(
     name: str, made: Grouping, ranks: Sequence[Layers], engine: EngineRules | None
 ) -> Baseline:
+    rules = engine or VLLM_0_17
+    axes = own_axes((spec for mine in ranks for spec in mine.values()), rules)
     pools = [
-        Pool(
-            groups=on_rank(made.groups, frozenset(mine)),
-            rules=engine or VLLM_0_17,
-            layout=LAYOUT,
-        )
+        Pool(groups=on_rank(made.groups, frozenset(mine)), rules=rules, layout=axes)
         for mine in ranks
     ]
     for pool in pools if engine else ():

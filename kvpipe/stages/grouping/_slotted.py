@@ -21,7 +21,7 @@ def grouped(request: GroupingRequest, layers: Sequence[Layers], rules: EngineRul
         whole,
         rules,
         disable_hybrid=off or not rules.groups_by_type,
-        kv_cache_layout=request.kv_cache_layout,
+        kv_cache_layout=request.axes(rules),
     )
     if rules.groups != "slots" or off or not request.may_place_slots:
         return own
