@@ -144,7 +144,7 @@ class PluginChoice:
     def make(self, contract: type[T]) -> T:
         """The plugin, set up with its options; ConfigError where what it makes does not keep the
         contract of its section: a class, or a protocol that is checked at run time."""
-        made = self.plugin(self.options)
+        made: T = self.plugin(self.options)
         if (type(made), contract) not in _KEPT:
             if not isinstance(made, contract):
                 got = f"'{self.name}', which makes a {type(made).__name__}"
