@@ -24,6 +24,7 @@ from kvpipe.commands.pasted_flags import (
     taken_out,
     unread,
 )
+from kvpipe.commands.read_start import ended, engine_of, memory_of
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
@@ -39,19 +40,6 @@ from kvpipe.text.figures import GIB, count
 
 MOST_LINES = 20
 MOST_TROUBLES = 8
-_ITEMS = (
-    ("total", "the card has"),
-    ("requested", "the engine may use"),
-    ("weights", "weights"),
-    ("draft_weights", "weights of the draft"),
-    ("activations", "activations"),
-    ("non_torch", "outside torch"),
-    ("graphs", "CUDA graphs"),
-    ("available_kv", "left for the cache"),
-    ("pools", "arrays of the cache"),
-)
-
-
 _SELF_EVIDENT = {
     "scheduler.max_model_len",
     "cache.gpu_memory_utilization",
@@ -95,7 +83,7 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
     troubles.sort(key=lambda trouble: not trouble.stops)
     return Diagnosis(
         about=_about(pasted),
-        memory=(*_memory(log, profile), *_defaults(notes)),
+        memory=(*memory_of(log, profile), *_defaults(notes)),
         capacity=tuple(_capacity(compared, plan, prepared)),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
@@ -107,8 +95,8 @@ def of_log_alone(log: EngineLog) -> Diagnosis:
     """What a log says without the model and the card it is of."""
     troubles = [*of_full_card(log, None), *_of_the_log(log, None)]
     return Diagnosis(
-        about=f"the log of {_ended(log)}: {_engine(log)}",
-        memory=tuple(_memory(log, None)),
+        about=f"the log of {ended(log)}: {engine_of(log)}",
+        memory=tuple(memory_of(log, None)),
         capacity=(),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste="",
@@ -159,36 +147,7 @@ def _about(pasted: PastedRequest) -> str:
     where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
     if log is None:
         return f"a command line: {where}, estimated{unread(pasted)}"
-    return f"the log of {_ended(log)}: {_engine(log)}, {where}{unread(pasted)}"
-
-
-def _engine(log: EngineLog) -> str:
-    return log.engine + (f" {log.version}" if log.version else "")
-
-
-def _ended(log: EngineLog) -> str:
-    if log.refused:
-        return "a start that was refused"
-    return "a start that failed" if log.short_of or log.ran_out else "a start"
-
-
-def _memory(log: EngineLog | None, profile: MemoryProfile | None) -> Iterator[str]:
-    if log is not None and log.ranks:
-        for name, words in _ITEMS:
-            figure = log.least(name) if name in ("available_kv", "pools") else log.most(name)
-            if figure is not None:
-                yield f"{words} {figure.num_bytes / GIB:.2f} GiB"
-        return
-    if profile is None:
-        return
-    rank = min(profile.ranks, key=lambda each: each.available_kv_bytes)
-    yield f"the card has {rank.total.num_bytes / GIB:.2f} GiB ({rank.total.how})"
-    yield f"the engine may use {rank.requested.num_bytes / GIB:.2f} GiB"
-    for item in (*rank.charged, rank.available_kv):
-        span = ""
-        if item.low_bytes is not None and item.high_bytes is not None:
-            span = f": {item.low_bytes / GIB:.2f} to {item.high_bytes / GIB:.2f}"
-        yield f"{item.name} {item.num_bytes / GIB:.2f} GiB ({item.how}{span})"
+    return f"the log of {ended(log)}: {engine_of(log)}, {where}{unread(pasted)}"
 
 
 def _defaults(notes: tuple[Note, ...]) -> Iterator[str]:
