@@ -50,3 +50,35 @@ def test_others_on_the_card_of_another_engine_are_told_without_vllms_flags(tmp_p
     log += next(x for x in (FAILED / "out_of_memory.log").read_text().split("\n") if "Tried" in x)
     text = text_of(doctor(pasted(tmp_path, log)))
     assert "other processes hold 7.30 GiB. Stop them" in text and "--gpu-memory" not in text
+
+
+# --- capacity without memory ---
+V0_5_4 = """\
+INFO 08-10 10:00:00 llm_engine.py:176] Initializing an LLM engine (v0.5.4) with config: \
+model='meta-llama/Meta-Llama-3-8B-Instruct', dtype=torch.bfloat16, max_seq_len=8192, \
+tensor_parallel_size=1
+INFO 08-10 10:00:30 model_runner.py:732] Loading model weights took 14.9595 GB
+INFO 08-10 10:00:32 gpu_executor.py:102] # GPU blocks: 27895{}
+"""
+
+
+@pytest.mark.parametrize("rest", ["", ", # CPU blocks: 2048"])
+def test_blocks_that_were_printed_are_planned_where_no_line_gives_the_memory(
+    tmp_path: Path, rest: str
+) -> None:
+    answer = doctor(pasted(tmp_path, V0_5_4.format(rest)), "device=h100_80gb")
+    text = text_of(answer)
+    # A block of 16 tokens is 32 layers x 2 x 8 heads x 128 x 2 bytes x 16 = 2 MiB.
+    assert "the cache has 54.48 GiB: 27,895 blocks were printed, and no memory" in text
+    assert "27,895 blocks hold 53 requests" in text and "28,105" not in text
+    assert "--num-gpu-blocks-override 27895" in answer.fields["paste"]
+
+
+def test_tokens_that_were_printed_are_planned_where_no_line_gives_the_memory(
+    tmp_path: Path,
+) -> None:
+    lines = (SERVED / "vllm_0_11.log").read_text().splitlines(keepends=True)
+    log = "".join(line for line in lines if "Available KV" not in line)
+    text = text_of(doctor(pasted(tmp_path, log), "device=h100_80gb"))
+    assert "the cache has 35.91 GiB: 941,360 tokens were printed" in text  # as its own line says
+    assert "58,835 blocks hold 7 requests" in text  # 941,360 / 16

@@ -7,10 +7,10 @@ known to help, the trouble is called unknown, with the figures that do not add u
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
-from kvpipe.answers.log_memory import profile_after
+from kvpipe.answers.log_memory import profile_after, with_printed_size
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
 from kvpipe.answers.remedies import SURELY_RUNS, Advice, by_sureness, ways_out
@@ -67,8 +67,10 @@ class Diagnosis:
 
 def diagnose(pasted: PastedRequest) -> Diagnosis:
     """What there is to say of a request that was pasted."""
-    prepared, log = pasted.prepared, pasted.log
-    compared = _compared(prepared, log)
+    log = pasted.log
+    compared = _compared(pasted.prepared, log)
+    pasted, printed = _sized(pasted, compared)
+    prepared = pasted.prepared
     profile, plan, error, notes = _tried(prepared)
     card = list(of_full_card(log, prepared)) if log is not None else []
     troubles = [
@@ -83,7 +85,7 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
     troubles.sort(key=lambda trouble: not trouble.stops)
     return Diagnosis(
         about=_about(pasted),
-        memory=(*memory_of(log, profile), *_defaults(notes)),
+        memory=(*memory_of(log, profile), *printed, *_defaults(notes)),
         capacity=tuple(_capacity(compared, plan, prepared)),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
@@ -138,6 +140,22 @@ def _compared(prepared: Prepared, log: EngineLog | None) -> LogComparison | None
     if log is None:
         return None
     return compare_with_log(prepared, log, prepared.resolved.limits.max_model_len)
+
+
+def _sized(
+    pasted: PastedRequest, compared: LogComparison | None
+) -> tuple[PastedRequest, tuple[str, ...]]:
+    """With the cache that a capacity line stands for, where no line gives the memory; in words."""
+    readings = (*compared.agreeing, *compared.nearest) if compared is not None else ()
+    implied = next((each.implied for each in readings if each.implied is not None), None)
+    prepared = with_printed_size(pasted.prepared, pasted.log, implied)
+    if prepared is pasted.prepared or implied is None or pasted.log is None:
+        return pasted, ()
+    counts = pasted.log.counts
+    blocks, tokens = counts.get("num_gpu_blocks"), counts.get("kv_tokens")
+    what = count(blocks, "block") if blocks else count(tokens or 0, "token")
+    words = f"the cache has {implied.num_bytes / GIB:.2f} GiB: {what} were printed, and no memory"
+    return replace(pasted, prepared=prepared), (words,)
 
 
 # --- what was read, and where the memory went ---
