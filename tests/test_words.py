@@ -86,9 +86,36 @@ def test_every_option_file_is_found_by_its_own_name_and_no_name_means_two(group:
             assert option_named(group, names[0].rpartition("/")[2]) == path.stem
 
 
-@pytest.mark.parametrize("said", ["llama-3-70b", "gpt-5", "qwen", ""])
+@pytest.mark.parametrize("said", ["llama-3-13b", "gpt-5", "qwen3_3", "falcon-1", "mixtral-8", ""])
 def test_a_name_that_is_not_shipped_is_not_guessed(said: str) -> None:
-    assert option_named("model", said) is None
+    assert option_named("model", said, may_begin=said != "mixtral-8") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "preset"),
+    [
+        ("llama-3-70b", "meta_llama_3_70b"),  # its own spelling, where llama3_70b is another model
+        ("llama3_70b", "llama3_70b"),
+        ("llama3:70b", "meta_llama_3_70b"),
+        ("llama3.1:8b", "llama"),
+        ("phi4", "phi_4"),
+        ("gemma3:27b", "gemma3_27b"),
+        ("gpt-oss:20b", "gpt_oss_20b"),
+        ("mixtral-8x7b", "mixtral"),
+        ("qwen3-next-80b", "qwen3_next"),
+        ("qwq", "qwq_32b"),
+        ("scout", "llama4_scout"),
+        ("maverick", "llama_4_maverick_17b_128e_instruct"),
+    ],
+)
+def test_a_model_is_found_as_people_shorten_its_name(said: str, preset: str) -> None:
+    assert option_named("model", said, may_begin=True) == preset
+
+
+@pytest.mark.parametrize("said", ["qwen", "kimi", "llama3", "gpt-oss", "phi-3"])
+def test_the_first_words_of_several_models_are_told_with_all_of_them(said: str) -> None:
+    with pytest.raises(ConfigError, match=f"a name that is one, got '{said}'; valid: .*, "):
+        option_named("model", said, may_begin=True)
 
 
 @pytest.mark.parametrize(
