@@ -155,7 +155,7 @@ def test_lengths_are_counted_in_1024s() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["llama-3.1-70", "--on", "h200"], "did you mean llama3_70b"),
+        (["llama-3.1-70bb", "--on", "h200"], "did you mean llama3_70b"),
         (["llama", "--on", "2xh100", "tp=4"], "expected 4 cards, as TP x PP x DP, got 2"),
         (["llama", "--context", "32k", "scheduler.max_model_len=8192"], "to be said once"),
         (["llama", "--onn", "h100"], "did you mean --on?"),
