@@ -32,7 +32,10 @@ def option_named(group: str, said: str) -> str | None:
     wanted = _spelling(said)
     if not wanted:
         return None
-    found = [path.stem for path in _files(group) if wanted in _spellings(path)]
+    known = {path.stem: set(_spellings(path)) for path in _files(group)}
+    found = [stem for stem, spellings in known.items() if wanted in spellings]
+    if not found:  # llama3.1-70b, where nothing is called so: Llama-3.1-70B
+        found = [stem for stem, each in known.items() if wanted in map(_loose, each)]
     if len(found) > 1:
         raise ConfigError(Problem(group, "a name that is one", f"'{said}'", f"valid: {_or(found)}"))
     return found[0] if found else None
@@ -43,7 +46,9 @@ def near_names(group: str, said: str) -> list[str]:
     from difflib import get_close_matches  # only when something went wrong
 
     known = {spelling: path.stem for path in _files(group) for spelling in _spellings(path)}
-    near = get_close_matches(_spelling(said), known, n=6, cutoff=0.75)
+    wanted = _spelling(said)
+    longer = [each for each in known if wanted and _loose(each).startswith(_loose(wanted))]
+    near = [*sorted(longer, key=len), *get_close_matches(wanted, known, n=6, cutoff=0.75)]
     return list(dict.fromkeys(known[spelling] for spelling in near))[:3]
 
 
@@ -99,6 +104,11 @@ def _spelling(name: str) -> str:
     plain = re.sub(r"(?<=\d)gb$", "", plain)
     plain = re.sub(r"(?<=[a-z])[-_. ](?=\d)", "+", plain)
     return re.sub(r"[-_. ]", "", plain)
+
+
+def _loose(spelling: str) -> str:
+    """Without the mark of a separator between a letter and a digit."""
+    return spelling.replace("+", "")
 
 
 def _or(names: list[str]) -> str:
