@@ -3,28 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kvpipe.answers.cache_range import cache_words, poorest
 from kvpipe.answers.finding import Finding
-from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.low_end import missing_at_low_end
+from kvpipe.answers.trials import Trial, replanned
 from kvpipe.cache.load import Load, by_both
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
-from kvpipe.pipeline import Prepared, plan_with, prepare
-from kvpipe.request.changed import changed
-from kvpipe.stages.profiling.base import MemoryProfile
+from kvpipe.pipeline import Prepared
 from kvpipe.text.figures import count, size
 
 QUESTION = "as asked"
 SEQS = "scheduler.max_num_seqs"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Trial:
-    plan: Plan
-    profile: MemoryProfile
 
 
 def as_asked(prepared: Prepared, load: Load) -> Finding:
@@ -40,9 +30,11 @@ def as_asked(prepared: Prepared, load: Load) -> Finding:
     if not limit and (short := _short(trial, load)):
         word, limit = "may not fit", f"at worst {size(short)} are missing"
     device, parallel = prepared.resolved.device, prepared.resolved.parallel
+    ranks = f"TP {parallel.tp}, PP {parallel.pp}"
+    ranks += f", DP {parallel.dp}" if parallel.dp > 1 else ""
     return Finding(
         question=QUESTION,
-        answer=f"{device.name}, TP {parallel.tp}, PP {parallel.pp}: {word}{_of_cache(trial)}",
+        answer=f"{device.name}, {ranks}: {word}{_of_cache(trial)}",
         limit=limit,
         setting=setting,
         value=word.replace(" ", "_"),
@@ -50,21 +42,18 @@ def as_asked(prepared: Prepared, load: Load) -> Finding:
     )
 
 
-def _planned(prepared: Prepared, load: Load, max_num_seqs: int) -> _Trial | str:
+def _planned(prepared: Prepared, load: Load, max_num_seqs: int) -> Trial | str:
     """The request for that length and scheduler, or why there is no plan of it."""
     changes = {"scheduler.max_model_len": load.length}
     if max_num_seqs != prepared.resolved.max_num_seqs:
         changes[SEQS] = max_num_seqs
     try:
-        made = prepare(changed(prepared.raw, changes))
-        profile = profile_after(prepared, made)
-        plan = plan_with(made, profile.available_kv_bytes, compared=())
+        return replanned(prepared, changes)
     except KvpipeError as error:
         return error.lines()[0]
-    return _Trial(plan=plan, profile=profile)
 
 
-def _missing(trial: _Trial | str, load: Load) -> str:
+def _missing(trial: Trial | str, load: Load) -> str:
     return trial if isinstance(trial, str) else missing_blocks(trial.plan, load.requests)
 
 
@@ -78,12 +67,12 @@ def missing_blocks(plan: Plan, requests: int) -> str:
     return f"memory: {count(needed, 'block')} needed, {usable:,} can be given out"
 
 
-def _short(trial: _Trial | str, load: Load) -> int:
+def _short(trial: Trial | str, load: Load) -> int:
     """Bytes beyond the low end of the estimate."""
     if isinstance(trial, str):
         return 0
     return missing_at_low_end(trial.plan, trial.profile, load.requests)
 
 
-def _of_cache(trial: _Trial | str) -> str:
+def _of_cache(trial: Trial | str) -> str:
     return "" if isinstance(trial, str) else f", {cache_words(poorest(trial.profile))}"

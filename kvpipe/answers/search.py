@@ -14,7 +14,7 @@ from typing import Any
 
 from kvpipe.answers.as_asked import SEQS, as_asked, missing_blocks
 from kvpipe.answers.finding import Finding
-from kvpipe.cache.load import ENDS, Load, running
+from kvpipe.cache.load import ENDS, Load, of_a_copy, running
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, plan_of, plan_with, prepare
@@ -83,7 +83,12 @@ class Search:
     @property
     def load(self) -> Load:
         """What is searched for, and what `run` decides by."""
-        return running(self.want.requests, self.length)
+        return running(self.requests, self.length)
+
+    @property
+    def requests(self) -> int:
+        """Of the wanted ones, those of one copy (data parallelism)."""
+        return of_a_copy(self.want.requests, self.prepared.resolved.parallel.dp)
 
     def findings(self) -> Iterator[Finding]:
         yield self.cache_memory()
@@ -109,7 +114,7 @@ class Search:
     def missing(self, changes: Mapping[str, Any], length: int = 0, requests: int = 0) -> str:
         """Why the wanted load does not fit with these changes; "" where it does. The scheduler is
         let run as many at once, unless they say how many."""
-        requests = requests or self.want.requests
+        requests = requests or self.requests
         if requests > self.prepared.resolved.max_num_seqs:
             changes = {SEQS: requests, **changes}
         plan = self.plan(changes, length or self.length)
@@ -126,7 +131,7 @@ class Search:
             plan = plan_with(made, (PLENTY,) * len(made.resolved.ranks), compared=())
         except KvpipeError as error:
             return Finding(question=question, answer="", limit=error.lines()[0])
-        blocks = blocks_for(plan, self.want.requests) + 1  # and the null block
+        blocks = blocks_for(plan, self.requests) + 1  # and the null block
         num_bytes = blocks * max(rank.config.bytes_per_block for rank in plan.ranks)
         return Finding(
             question=question,

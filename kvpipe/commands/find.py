@@ -5,7 +5,8 @@ Files: find.json (what was wanted, and every finding); fleets.svg where want.dev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -15,7 +16,8 @@ from kvpipe.answers.finding import Finding
 from kvpipe.answers.search import Search, read_want
 from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command
-from kvpipe.commands.fleet_answers import fleet_answer, refuse_trace, unknown_cards
+from kvpipe.commands.fleet_answers import fleet_answer, unknown_cards
+from kvpipe.commands.unread_wants import unread
 from kvpipe.errors import Problem
 from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
@@ -24,6 +26,7 @@ from kvpipe.request.schema import check_section
 from kvpipe.request.want import Want
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
+from kvpipe.text.meanwhile import meanwhile
 
 
 class Find(Command):
@@ -37,14 +40,15 @@ class Find(Command):
         if not raw.get("want"):
             return ()
         _, problems = check_section("want", Want, raw["want"])
-        return [*problems, *unknown_cards(raw["want"])]
+        return [*problems, *unknown_cards(raw["want"]), *unread(raw)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         block_rules(prepared.config)  # refused once, not by every question
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
         if search.want.device is not None:
-            return fleet_answer(search)
-        refuse_trace(prepared, search.want)
+            # A sweep has a bar of its own.
+            with meanwhile(sys.stderr if job is None else None) as tell:
+                return fleet_answer(search, tell)
         findings = list(search.findings())
         status = _status(findings)
         found = {
@@ -80,6 +84,7 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
         align="ll",
         rows=[(finding.question, finding.answer or "none") for finding in findings],
         paragraphs=[
+            *_copies(search),
             Line(f"of these requests: {ENDS[search.load.name]} ({search.load.name})", "faint"),
             Line(
                 "memory: the estimate's best value, unless profiling=utilization or "
@@ -90,6 +95,13 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
             *(Line(f"{f.question}: {f.limit}", "faint") for f in findings if f.limit),
         ],
     )
+
+
+def _copies(search: Search) -> Iterator[Line]:
+    copies = search.prepared.resolved.parallel.dp
+    if copies > 1:
+        words = f"each of {copies:,} copies (data parallelism) runs {search.requests:,} of these"
+        yield Line(f"{words}; bytes and settings are one copy's", "faint")
 
 
 PLUGIN = Find

@@ -16,6 +16,8 @@ from typing import NoReturn
 
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.files.named import in_words, named
+from kvpipe.front.pydantic_alone import without_plugins
+from kvpipe.front.warned import warnings_as_lines
 from kvpipe.text.clean import clean
 
 
@@ -24,6 +26,7 @@ def main() -> None:
     # Composing makes many small objects and few cycles: looking for cycles less often saves a tenth
     # of the start.
     gc.set_threshold(50_000)
+    without_plugins()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -52,7 +55,8 @@ def _stdout_to_nowhere() -> None:
 def run(arguments: Sequence[str]) -> int:
     """The exit code of one command line."""
     try:
-        return _dispatch(list(arguments))
+        with warnings_as_lines(complain):
+            return _dispatch(list(arguments))
     except KvpipeError as error:
         complain(error.lines())
         from kvpipe.front.words import asks_for_json
@@ -105,7 +109,7 @@ def _dispatch(arguments: list[str]) -> int:
     args = parser.parse_intermixed_args(words)
     if args.experimental_rerun:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
-    args.overrides = words_to_overrides(args.overrides)
+    args.overrides = words_to_overrides(args.overrides, args.config_dir)
     if args.multirun:
         from kvpipe.front.sweep import run_sweep
 

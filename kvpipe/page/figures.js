@@ -1,9 +1,10 @@
 "use strict";
-// The only arithmetic of the page: bytes of a cause = fixed + each * users. All numbers are the
-// planner's; the integers are below 2^53, where doubles are exact.
+// The only arithmetic of the page: bytes of a cause = fixed + each * users of one copy. All numbers
+// are the planner's; the integers are below 2^53, where doubles are exact.
 
 function shareBytes(position, users) {
-  return position.shares.map(([cause, fixed, each]) => [cause, fixed + each * users]);
+  const ofACopy = Math.ceil(users / position.copies);
+  return position.shares.map(([cause, fixed, each]) => [cause, fixed + each * ofACopy]);
 }
 
 // What is drawn, in order: [cause, bytes]. What the card, or the pool, does not have is one
@@ -28,7 +29,7 @@ function segments(position, users, causes) {
 function verdict(position, users, length, device) {
   if (position.users > 0 && users > position.users) {
     const of = `${grouped(position.users)} of ${grouped(users)} users of ${grouped(length)} tokens`;
-    return { status: "does_not_fit", says: `DOES NOT FIT: ${of} on ${device}` };
+    return { status: "does_not_fit", says: `DOES NOT FIT: only ${of} on ${device}` };
   }
   if (users > 1 && users > position.low_users && position.status !== "does_not_fit") {
     const of = `${grouped(users)} users of ${grouped(length)} tokens`;

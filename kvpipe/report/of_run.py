@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from kvpipe.answers.advice import advise
 from kvpipe.answers.as_vllm_groups import as_vllm_groups
 from kvpipe.answers.hints import stage_notes
-from kvpipe.answers.serve_line import line_of, why_none
+from kvpipe.answers.serve_line import line_of
 from kvpipe.answers.uncounted import weights_left_out
+from kvpipe.answers.unserved import why_none
 from kvpipe.cache.addresses import AddressMap
 from kvpipe.cache.plan import Plan
 from kvpipe.notes import Note
@@ -50,10 +51,11 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         job=job,
         log=_compared_with_log(result),
         serve=line,
-        no_serve=why_none(result),
+        no_serve=why_none(result.prepared, plan),
         max_num_seqs=resolved.max_num_seqs,
         weights_left_out=weights_left_out(resolved, result.profile),
         requests_asked=requests_asked(result.prepared.config.want),
+        copies=resolved.parallel.dp,
     )
 
 

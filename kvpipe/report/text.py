@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvpipe.report.base import Answer, Report
 from kvpipe.text.clean import clean
-from kvpipe.text.lines import Line, terminal_width, wrap
+from kvpipe.text.lines import Line, terminal_width, whole_words
 
 # Of a line of bars, for a stdout that has no block elements.
 BARS_AS_ASCII = str.maketrans("\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", ".:-=+*#@")
@@ -43,8 +43,9 @@ class TextReport(Report):
         lines = list((answer.screen or answer.lines)(width))
         if folder is not None:
             lines.append(Line(f"files    {folder}/"))
-        if answer.verdict:
-            lines += wrap(answer.verdict.text, width, answer.verdict.style, indent="")
+        if answer.verdict is not None:
+            last, style = answer.verdict.text, answer.verdict.style
+            lines += [Line(part, style) for part in whole_words(last, width)]
         write_lines(lines, stream)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kvpipe.answers.cache_range import cache_words, poorest, range_words
 from kvpipe.answers.low_end import missing_at_low_end
+from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import Plan
 from kvpipe.report.run_input import ReportInput
 from kvpipe.text.figures import count, size
@@ -88,7 +89,8 @@ def _answer(report: ReportInput) -> tuple[str, str]:
         return "does not fit", f"DOES NOT FIT: no request of {length}"
     running, asked = running_at_once(report), report.requests_asked
     if running is not None and running < asked:
-        return "does not fit", f"DOES NOT FIT: {running:,} of {count(asked, 'user')} of {length}"
+        users = f"only {running:,} of {count(asked, 'user')}"
+        return "does not fit", f"DOES NOT FIT: {users} of {length}"
     if over := max(account.overcommitted_bytes for account in report.accounts):
         return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
     if over := report.profile.over_at_worst_bytes:
@@ -105,15 +107,17 @@ def _answer(report: ReportInput) -> tuple[str, str]:
 
 
 def running_at_once(report: ReportInput) -> int | None:
-    """Requests of the planned length in a running server, by memory and scheduler; None where
-    nothing is stored."""
+    """Requests of the planned length in a running server, by memory and scheduler, on all copies;
+    None where nothing is stored."""
     if report.plan.capacity is None:
         return None
-    return min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
+    running = min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
+    return report.copies * running
 
 
 def _missing(report: ReportInput) -> int:
-    """Bytes that the users asked for lack at the low end of the memory's range."""
+    """Bytes that the users asked for lack on a copy at the low end of the memory's range."""
     if report.plan.capacity is None or not report.plan.capacity.requests_at_peak:
         return 0
-    return missing_at_low_end(report.plan, report.profile, report.requests_asked)
+    asked = of_a_copy(report.requests_asked, report.copies)
+    return missing_at_low_end(report.plan, report.profile, asked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
@@ -21,7 +21,7 @@ from kvpipe.specs.scaled_rows import row_bytes
 A = TypeVar("A", bound="AttentionSpec")
 
 
-@lru_cache(maxsize=4096)  # a plan asks hundreds of times, of a handful of shapes
+@lru_cache(maxsize=4096)  # of a handful of shapes
 def _array(name: str, dtype: str, num_heads: int, width: int, tokens_per_row: int) -> PageArray:
     return PageArray(
         name=name,
@@ -95,6 +95,10 @@ class AttentionSpec(KVCacheSpec):
         return cls(block_size=context.block_size, dtype=dtype, **numbers)
 
     def page_arrays(self) -> tuple[PageArray, ...]:
+        return self._arrays
+
+    @cached_property  # a plan asks hundreds of times
+    def _arrays(self) -> tuple[PageArray, ...]:
         if self.state_content_bytes is not None:
             return (self._rows("kv", "uint8", self.state_content_bytes),)
         width_v = self.head_size_v or self.head_size

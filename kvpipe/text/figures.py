@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 MIB, GIB = 2**20, 2**30
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
+@lru_cache(maxsize=1024)  # pictures and tables say the same sizes again and again
 def size(num_bytes: float) -> str:
     """`1.00 GiB`, `576 B`: three significant digits or more; 2**30 bytes are a GiB."""
     value, unit = float(num_bytes), 0

@@ -51,6 +51,8 @@ def resolve_dtypes(
     notes += _declared(model, cache)
     auto = model.kv_dtype or served
     word = {"auto": auto, "fp8": "fp8_e4m3"}.get(cache.cache_dtype, cache.cache_dtype)
+    if auto == "fp8_ds_mla" and word.startswith("fp8"):  # the one format of 8 bits for its rows
+        word = auto
     if model.has_kv_scheme and word != auto and declared_cache_wins(version):
         text = f"vLLM {version} stores a cache of {auto}, which the checkpoint declares"
         text += f", whatever is set ({word})"
@@ -99,7 +101,8 @@ def _declared(model: ModelGeometry, cache: CacheConfig) -> list[Note]:
                 "set it, for example cache.cache_dtype=fp8, and serve with the same",
             )
         )
-    text = f"the checkpoint declares a KV cache of {model.kv_dtype}, which engines take for auto"
+    told = "the checkpoint declares" if model.kv_dtype != "fp8_ds_mla" else "this model has"
+    text = f"{told} a KV cache of {model.kv_dtype}, which engines take for auto"
     return [Note(text=text, knob="cache.cache_dtype")]
 
 
