@@ -9,7 +9,7 @@ from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import FLAGS, flags_to_words, words_to_overrides
 from kvpipe.request.confdir import CONF_DIR
-from kvpipe.request.nicknames import hub_name_is_shipped, option_named
+from kvpipe.request.nicknames import hub_name_is_shipped, near_names, option_named
 from kvpipe.text.quantities import parse_length, parse_size
 
 
@@ -84,6 +84,25 @@ def test_every_option_file_is_found_by_its_own_name_and_no_name_means_two(group:
             ]
         ):
             assert option_named(group, names[0].rpartition("/")[2]) == path.stem
+
+
+@pytest.mark.parametrize(
+    ("said", "preset"),
+    [
+        ("llama3.1-70b", "llama3_70b"),  # a separator more or less, where one model is called so
+        ("llama-3-70b", "meta_llama_3_70b"),  # and no other model for want of one
+        ("Qwen3-235B", "qwen3_235b_a22b"),
+        ("Maverick", "llama_4_maverick_17b_128e_instruct"),
+        ("Granite 4", "granite4"),
+    ],
+)
+def test_a_model_is_found_by_what_people_call_it(said: str, preset: str) -> None:
+    assert option_named("model", said) == preset
+
+
+def test_models_that_a_word_begins_come_first_where_it_names_none() -> None:
+    assert near_names("model", "Mistral")[0] == "mistral_7b"
+    assert near_names("model", "Nemotron")[0] == "nemotron_h"
 
 
 @pytest.mark.parametrize("said", ["llama-3-13b", "gpt-5", "qwen3_3", "falcon-1", "mixtral-8", ""])

@@ -60,7 +60,9 @@ def near_names(group: str, said: str) -> list[str]:
     from difflib import get_close_matches  # only when something went wrong
 
     known = {spelling: path.stem for path in _files(group) for spelling in _spellings(path)}
-    near = get_close_matches(_spelling(said), known, n=6, cutoff=0.75)
+    wanted = _spelling(said)
+    longer = [each for each in known if wanted and _loose(each).startswith(_loose(wanted))]
+    near = [*sorted(longer, key=len), *get_close_matches(wanted, known, n=6, cutoff=0.75)]
     return list(dict.fromkeys(known[spelling] for spelling in near))[:3]
 
 
@@ -125,6 +127,11 @@ def _spelling(name: str) -> str:
     plain = re.sub(r"(?<=\d)gb$", "", plain)
     plain = re.sub(r"(?<=[a-z])[-_. ](?=\d)", "+", plain)
     return re.sub(r"[-_. ]", "", plain)
+
+
+def _loose(spelling: str) -> str:
+    """Without the mark of a separator between a letter and a digit."""
+    return spelling.replace("+", "")
 
 
 def _or(names: list[str]) -> str:
