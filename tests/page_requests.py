@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import product
+from math import ceil
 from typing import Any
 
 from kvpipe.cache.plan import Plan
@@ -56,9 +57,10 @@ def places(document: Mapping[str, Any], number: int, seed: int) -> list[Place]:
         subject = chance.randrange(len(document["subjects"]))
         axes = document["subjects"][subject]["axes"]
         stops = tuple(chance.randrange(len(axis["stops"])) for axis in axes)
-        edge = position_at(document["subjects"][subject], stops)["users"]
-        users = [1, 2, max(1, edge - 1), max(1, edge), edge + 1]
-        users += [chance.randrange(1, 5000) for _ in range(5)]
+        here = position_at(document["subjects"][subject], stops)
+        edge, sure = here["users"], here["low_users"]
+        users = [1, 2, max(1, sure), sure + 1, max(1, edge - 1), max(1, edge), edge + 1]
+        users += [chance.randrange(1, 5000) for _ in range(3)]
         found += [Place(subject=subject, stops=stops, users=n) for n in users]
     return found[:number]
 
@@ -110,6 +112,7 @@ def told(line: str) -> Told:
     report = replace(planned_report(made, profile, plan), requests_asked=users)
     cap = plan.capacity
     assert cap is not None
+    users = ceil(users / made.resolved.parallel.dp)  # those of one copy
     # One user, alone, decoding: the shipped account of a load of one, and its blocks.
     alone = replace(plan, capacity=replace(cap, requests_steady=1, requests_at_peak=1))
     accounts = split_bytes(alone, profile, None, replicas_of(made.resolved))

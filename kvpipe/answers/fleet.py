@@ -15,6 +15,7 @@ from kvpipe.answers.fleet_candidates import Choice, Refusals, Server, Shape, pla
 from kvpipe.cache.load import Load, running
 from kvpipe.pipeline import Prepared
 from kvpipe.specs.edges import largest
+from kvpipe.text.meanwhile import Tell, silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +34,15 @@ class Wanted:
 @dataclass(frozen=True, kw_only=True)
 class Replica:
     """One server that was planned. users: of the load's length, in a running server. limit: what
-    one more lacks. token_bound_s: no faster than this with all of them (None: not known)."""
+    one more lacks. token_bound_s: no faster than this with all of them (None: not known).
+    no_command: why there is no command, "" where there is."""
 
     shape: Shape
     users: int
     limit: str
     token_bound_s: float | None
     command: str
+    no_command: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +71,18 @@ class FleetAnswer:
 
 
 def plan_fleet(
-    prepared: Prepared, wanted: Wanted, choice: Choice, prices: Mapping[str, float]
+    prepared: Prepared,
+    wanted: Wanted,
+    choice: Choice,
+    prices: Mapping[str, float],
+    tell: Tell = silent,
 ) -> FleetAnswer:
-    """Ranked by cost where every device has a price, else by cards; then by cards, by headroom."""
+    """Ranked by cost where every device has a price, else by cards; then by cards, by headroom.
+    tell: is told which candidate is planned."""
     found: list[Fleet] = []
     refused, candidates = Refusals(), shapes(choice, prepared.resolved.model)
-    for shape in candidates:
+    for number, shape in enumerate(candidates, 1):
+        tell(f"candidate {number} of {len(candidates)}: {shape.name}")
         server = planned(prepared, wanted.length, shape, efficiency=1.0)
         made = server if isinstance(server, str) else _replica(server, wanted)
         if isinstance(made, str):
@@ -118,6 +127,7 @@ def _replica(server: Server, wanted: Wanted) -> Replica | str:
         limit=limit,
         token_bound_s=None if bound is None else bound.token_seconds(users, wanted.length),
         command=server.command,
+        no_command=server.no_command,
     )
 
 

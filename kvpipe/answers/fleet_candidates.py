@@ -13,6 +13,7 @@ from typing import Any
 
 from kvpipe.answers.serve_line import line_for
 from kvpipe.answers.speed import Speed, speed_of
+from kvpipe.answers.unserved import why_none
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.models.base import ModelGeometry
@@ -106,6 +107,11 @@ class Server:
     @property
     def command(self) -> str:
         return line_for(self.made, self.plan)
+
+    @property
+    def no_command(self) -> str:
+        """Why there is none, "" where there is."""
+        return why_none(self.made, self.plan)
 
 
 @dataclass

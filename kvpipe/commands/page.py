@@ -45,12 +45,13 @@ class Page(Command):
 
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        from kvpipe.commands.unread_wants import unread
         from kvpipe.page.asked import wrong_stops
         from kvpipe.page.sources import check_folder
 
         folder = raw["command"].get("folder")
         found = problems_of(lambda: check_folder(folder)) if isinstance(folder, str) else ()
-        return [*found, *dict.fromkeys(wrong_stops(raw))]
+        return [*found, *unread(raw), *dict.fromkeys(wrong_stops(raw))]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """ConfigError for a folder that is no sweep's, or more plans than a page holds."""
@@ -99,7 +100,8 @@ class Page(Command):
     def _of_fleets(self, prepared: Prepared, asked: AskedStops) -> dict[str, Any]:
         """The fleets that `find` ranks. ConfigError for a trace; DoesNotFit where none serves."""
         from kvpipe.answers.search import Search, read_want
-        from kvpipe.commands.fleet_answers import NOT_SERVED, fleets_of_users, is_traced
+        from kvpipe.commands.fleet_answers import NOT_SERVED, fleets_of_users
+        from kvpipe.commands.unread_wants import is_traced
         from kvpipe.page.document import page_document
         from kvpipe.page.fleets import notes_of, of_fleets, share_of_one
 

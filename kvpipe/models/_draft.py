@@ -13,6 +13,7 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._values import Values
 from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry, RankParameters
 from kvpipe.models.config_file import ConfigFile
+from kvpipe.models.families import families
 from kvpipe.models.weight import Ranks
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
 
@@ -63,7 +64,8 @@ def _with_mtp(model: ModelGeometry, file: ConfigFile) -> ModelGeometry:
             )
         )
     newest = max((c.layer for c in model.caches if c.spec != "mamba"), default=model.num_layers - 1)
-    last = [cache for cache in model.caches if cache.layer == newest]
+    kept = families()[file.model_type].predicts if file.model_type in families() else bool
+    last = [cache for cache in model.caches if cache.layer == newest and kept(cache)]
     to_the_end = model.num_layers - 1 - newest
     drafts = tuple(moved(cache, by + to_the_end) for by in range(1, count + 1) for cache in last)
     weights = _mtp_parameters(model, newest) * count

@@ -23,8 +23,8 @@ class Want(BaseModel):
     of a card and hour, by device, in any currency. caches, batches, seqs: cache types, tokens a
     step and sequences at once to choose from (null: as the request has them). token_ms: the most
     that a token may take; first_token_ms, wait_ms: the first one, and the queue before it, of a
-    trace of requests. percentile: so many percent of the requests are held to these. write: a file
-    that starts the first fleet, its containers of this image (null: the planned release's own)."""
+    trace of requests. percentile: so many percent of the requests are held to these. write: files
+    that start the first fleet, its containers of this image (null: the planned release's own)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

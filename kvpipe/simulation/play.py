@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from kvpipe.simulation.step_time import (
 from kvpipe.simulation.traces.base import Trace, TraceOptions, TraceRequest
 from kvpipe.simulation.traffic import Traffic
 from kvpipe.text.figures import count
+from kvpipe.text.meanwhile import Tell, silent
 
 TRACES: Registry[type[Trace]] = Registry("trace.name", "kvpipe.simulation.traces", "kvpipe.traces")
 
@@ -81,10 +82,12 @@ def replay(
     best: StepTime | None = None,
     copies: int = 1,
     together: bool = False,
+    tell: Tell = silent,
 ) -> ReplayResult:
     """Serve the requests, in order of arrival, with at most max_num_seqs together on a replica, or
     on each of its data-parallel copies. best: steps by model and card, where the options leave them
-    to these. together: the copies share experts, and step together."""
+    to these. together: the copies share experts, and step together. tell: is told how many requests
+    of a replica (a copy) are finished, a hundred times at most."""
     if options.replicas > 1:
         each = options.model_copy(update={"replicas": 1})
         alone = partial(
@@ -96,12 +99,14 @@ def replay(
             best=best,
             copies=copies,
             together=together,
+            tell=tell,
         )
         return played(ROUTINGS[options.routing](requests, options.replicas), alone)
     each_step = step_time(options, best)
+    finished = partial(_told, tell, -(-len(requests) // copies))
+    seqs = min(max_num_seqs, len(requests))
     servers = [
-        _server(plan, options, min(max_num_seqs, len(requests)), prefix_caching, each_step)
-        for _ in range(copies)
+        _server(plan, options, seqs, prefix_caching, each_step, finished) for _ in range(copies)
     ]
     arrivals = _admissible(requests, plan.limits.max_model_len, servers[0].counts)
     if copies == 1:
@@ -118,11 +123,17 @@ def replay(
 
 
 def _server(
-    plan: Plan, options: TraceOptions, seqs: int, prefix_caching: bool, each_step: StepTime
+    plan: Plan,
+    options: TraceOptions,
+    seqs: int,
+    prefix_caching: bool,
+    each_step: StepTime,
+    finished: Callable[[int], None],
 ) -> Serving:
     manager = _manager(plan, seqs, prefix_caching)
     _refuse_drafts(manager)
-    return Serving(manager, options, seqs, Ledger(manager, plan.capacity), step_time=each_step)
+    ledger = Ledger(manager, plan.capacity)
+    return Serving(manager, options, seqs, ledger, step_time=each_step, on_finish=finished)
 
 
 def _result(serving: Serving, plan: Plan, requests: int, arrivals_s: float) -> ReplayResult:
@@ -151,6 +162,11 @@ def _result(serving: Serving, plan: Plan, requests: int, arrivals_s: float) -> R
         idle=tuple(ledger.idle),
         latencies=serving.latencies,
     )
+
+
+def _told(tell: Tell, requests: int, finished: int) -> None:
+    if finished % max(1, -(-requests // 100)) == 0:
+        tell(f"{finished:,} of {count(requests, 'request')} finished")
 
 
 def step_time(options: TraceOptions, best: StepTime | None) -> StepTime:

@@ -9,6 +9,7 @@ counted, not measured.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -62,6 +63,7 @@ class Serving:
     counts: Counts = field(default_factory=Counts)
     step_time: StepTime = field(default_factory=NominalStep)
     latencies: Latencies = field(default_factory=Latencies)
+    on_finish: Callable[[int], None] = lambda _: None  # is told how many there are by now
     ran_dry: RanDry | None = None
     now: float = 0.0
     _admission_blocked: bool = False
@@ -238,6 +240,7 @@ class Serving:
         for item in over:
             self.manager.free(item.number)
             self.counts.finished += 1
+            self.on_finish(self.counts.finished)
             self.latencies.finished(item, self.now)
             self._admission_blocked = False
         if over:
