@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,55 @@ def test_tokens_that_were_printed_are_planned_where_no_line_gives_the_memory(
     text = text_of(doctor(pasted(tmp_path, log), "device=h100_80gb"))
     assert "the cache has 35.91 GiB: 941,360 tokens were printed" in text  # as its own line says
     assert "58,835 blocks hold 7 requests" in text  # 941,360 / 16
+
+
+# --- said beside ---
+REFUSED = FAILED / "too_long_0_9_1.log"  # at a share of 0.9: 6.54 GiB, 8.00 are needed
+
+
+def test_a_log_is_read_at_its_own_ranks_and_what_was_said_is_planned_from_its_memory() -> None:
+    answer = doctor(SERVED / "vllm_0_11.log", "device=h100_80gb", "parallel.tensor_parallel_size=2")
+    text = text_of(answer)
+    assert "on 4 x h100_80gb" in text and "unknown" not in text
+    assert "tokens 941360, concurrency 7.18" in text  # reproduced at the log's own ranks
+    assert "the log is of --tensor-parallel-size 4, and --tensor-parallel-size 2 was said" in text
+    assert "from the log's memory that does not fit" in text and answer.exit_code == 1
+    length = int(re.search(r"--max-model-len (\d+)", answer.fields["paste"])[1])
+    # 35.91 GiB less the 32.89 more of weights; 80 layers x 2 x 4 heads x 128 bytes a token.
+    assert length * 81_920 < (35.91 - 32.8) * 2**30
+    assert "--tensor-parallel-size 2" in answer.fields["paste"]
+
+
+def test_advice_of_a_log_can_be_checked_beside_the_log() -> None:
+    first = doctor(REFUSED, "device=h100_80gb")
+    assert "or --gpu-memory-utilization 0.92" in text_of(first) and first.exit_code == 1
+    answer = doctor(REFUSED, "device=h100_80gb", "cache.gpu_memory_utilization=0.92")
+    text = text_of(answer)
+    # 6.54 + 0.02 x 79.19 = 8.12 GiB: 2,079 blocks of 4 MiB.
+    assert "2,079 blocks hold 1 request of 32,768 tokens" in text and answer.exit_code == 0
+    assert "--gpu-memory-utilization 0.92" in answer.fields["paste"]
+    less = doctor(REFUSED, "device=h100_80gb", "cache.gpu_memory_utilization=0.91")
+    assert "from the log's memory that does not fit" in text_of(less) and less.exit_code == 1
+
+
+def test_a_card_that_cannot_hold_what_the_log_says_is_not_the_logs() -> None:
+    answer = doctor(SERVED / "vllm_0_11.log", "device=l40s", "parallel.tensor_parallel_size=4")
+    text = text_of(answer)
+    # 32.89 + 35.91
+    assert "the log is not of l40s, which has 44.42 GiB" in text and "68.80 GiB a card" in text
+    assert "by estimate" in text and answer.exit_code == 1
+    free = doctor(REFUSED, "device=a100_40gb")
+    assert "the log is not of a100_40gb" in text_of(free) and not free.fields["paste"]
+
+
+def test_every_card_of_a_replicated_line_is_counted(tmp_path: Path) -> None:
+    line = "vllm serve Qwen/Qwen3-8B -tp 2 --data-parallel-size 2"
+    assert "on 4 x l40s" in text_of(doctor(pasted(tmp_path, line), "device=l40s"))
+
+
+def test_what_was_said_instead_of_a_lines_own_flag_is_told(tmp_path: Path) -> None:
+    path = pasted(tmp_path, "vllm serve Qwen/Qwen3-8B -tp 4")
+    text = text_of(doctor(path, "device=l40s", "parallel.tensor_parallel_size=2"))
+    assert "planned with --tensor-parallel-size 2, as was said; the line has" in text
+    same = text_of(doctor(path, "device=l40s", "parallel.tensor_parallel_size=4"))
+    assert "as was said" not in same

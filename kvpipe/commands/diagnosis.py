@@ -24,7 +24,8 @@ from kvpipe.commands.pasted_flags import (
     taken_out,
     unread,
 )
-from kvpipe.commands.read_start import ended, engine_of, memory_of
+from kvpipe.commands.read_start import capacity_of, defaults_of, ended, engine_of, memory_of
+from kvpipe.commands.said_beside import as_the_log_says, instead_of_line, of_another_card, of_said
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
@@ -66,7 +67,30 @@ class Diagnosis:
 
 
 def diagnose(pasted: PastedRequest) -> Diagnosis:
-    """What there is to say of a request that was pasted."""
+    """What there is to say of a request that was pasted: the log by its own settings first, then
+    what was said otherwise."""
+    if pasted.log is not None and (other := of_another_card(pasted)) is not None:
+        return _beside(of_log_alone(pasted.log), pasted, other)
+    own, otherwise = as_the_log_says(pasted)
+    found = _of_the_request(own)
+    if otherwise is None:
+        return found
+    return _beside(found, own, of_said(own.prepared, otherwise))
+
+
+def _beside(found: Diagnosis, pasted: PastedRequest, trouble: Trouble) -> Diagnosis:
+    """What was said beside a log decides; the log's own troubles are told after it."""
+    others = tuple(replace(each, stops=each.stops and trouble.stops) for each in found.troubles)
+    answered = [replace(trouble, stops=True)] if trouble.change is not None else []
+    return replace(
+        found,
+        troubles=(trouble, *others)[:MOST_TROUBLES],
+        paste=_paste(pasted, None, answered) if answered else "",
+        first="",
+    )
+
+
+def _of_the_request(pasted: PastedRequest) -> Diagnosis:
     log = pasted.log
     compared = _compared(pasted.prepared, log)
     pasted, printed = _sized(pasted, compared)
@@ -85,8 +109,13 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
     troubles.sort(key=lambda trouble: not trouble.stops)
     return Diagnosis(
         about=_about(pasted),
-        memory=(*memory_of(log, profile), *printed, *_defaults(notes)),
-        capacity=tuple(_capacity(compared, plan, prepared)),
+        memory=(
+            *filter(None, [instead_of_line(pasted)]),
+            *memory_of(log, profile),
+            *printed,
+            *defaults_of(notes),
+        ),
+        capacity=tuple(capacity_of(compared, plan)),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
         first=next((trouble.first for trouble in troubles if trouble.first), ""),
@@ -161,35 +190,11 @@ def _sized(
 # --- what was read, and where the memory went ---
 def _about(pasted: PastedRequest) -> str:
     resolved, log = pasted.prepared.resolved, pasted.log
-    ranks = len(resolved.ranks)
+    ranks = len(resolved.ranks) * resolved.parallel.dp
     where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
     if log is None:
         return f"a command line: {where}, estimated{unread(pasted)}"
     return f"the log of {ended(log)}: {engine_of(log)}, {where}{unread(pasted)}"
-
-
-def _defaults(notes: tuple[Note, ...]) -> Iterator[str]:
-    """What the engine chose for a step where nobody did, in one line."""
-    steps = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
-    told = [note.text for note in notes if not note.is_warning and note.knob.startswith(steps)]
-    if told:
-        yield in_flags("; ".join(told))
-
-
-def _capacity(
-    compared: LogComparison | None, plan: Plan | None, prepared: Prepared
-) -> Iterator[str]:
-    if plan is not None and plan.capacity is not None:
-        held = plan.capacity
-        yield (
-            f"{count(plan.num_blocks, 'block')} hold {count(held.requests_steady, 'request')} of "
-            f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
-        )
-    if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
-        best = compared.agreeing[-1]
-        figures = ", ".join(f"{term.name} {term.printed}" for term in best.terms)
-        supposed = f" with {' and '.join(best.supposed)}" if best.supposed else ""
-        yield f"printed and reproduced by the rules of {best.engine}{supposed}: {figures}"
 
 
 # --- what is wrong ---
