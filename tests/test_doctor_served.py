@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from test_doctor import CASES, FAILED, doctor, pasted, text_of
 
+from kvpipe.logs.reading import read_log
+
 SERVED = CASES / "served"
 
 
@@ -135,3 +137,52 @@ def test_what_was_said_instead_of_a_lines_own_flag_is_told(tmp_path: Path) -> No
     assert "planned with --tensor-parallel-size 2, as was said; the line has" in text
     same = text_of(doctor(path, "device=l40s", "parallel.tensor_parallel_size=4"))
     assert "as was said" not in same
+
+
+# --- a full server ---
+def test_a_full_cache_with_a_queue_is_told_with_planned_ways_to_more_room() -> None:
+    answer = doctor(SERVED / "vllm_0_11.log", "device=h100_80gb")
+    text = text_of(answer)
+    assert "in 2 of 2 lines" in text and "23 run, 19 wait, 99.8% is in use" in text
+    # 35.91 GiB and half of 32.89 more: (35.91 + 16.4) / 35.91 = 1.45 at most.
+    assert re.search(r"--quantization fp8 \(1\.4[0-5] times the tokens\)", text)
+    assert "--quantization fp8" in answer.fields["paste"] and answer.exit_code == 0
+    assert "nothing is wrong" not in text
+
+
+def test_a_server_with_room_or_without_a_queue_is_not_called_full(tmp_path: Path) -> None:
+    log = (SERVED / "vllm_0_11.log").read_text()
+    idle = log.replace("Waiting: 13", "Waiting: 0").replace("Waiting: 19", "Waiting: 0")
+    roomy = log.replace("99.1%", "41.0%").replace("99.8%", "42.0%")
+    for text in (idle, roomy):
+        assert "nothing is wrong" in text_of(doctor(pasted(tmp_path, text), "device=h100_80gb"))
+
+
+def test_a_full_pool_of_another_engine_is_told() -> None:
+    text = text_of(doctor(SERVED / "sglang.log"))
+    assert "30 run, 22 wait, 99.0% is in use" in text and "nothing is wrong" not in text
+
+
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        ("WARNING scheduler.py:1242] Sequence group 7 is preempted by PreemptionMode.RECOMPUTE "
+         "mode because there is not enough KV cache space. total_num_cumulative_preemption=51", 51),
+        ("KV cache pool is full. Retract requests. #retracted_reqs: 3, #new_token_ratio: 0.6", 3),
+    ],
+)  # fmt: skip
+def test_requests_that_lost_their_memory_are_counted(line: str, lost: int) -> None:
+    name = "sglang.log" if "retracted" in line else "vllm_0_11.log"
+    log = read_log(f"{(SERVED / name).read_text()}{line}\n")
+    assert log.load.preempted == lost
+
+
+def test_a_log_that_ends_before_its_memory_lines_is_told_to_be_estimated(tmp_path: Path) -> None:
+    head = (
+        (SERVED / "vllm_0_11.log").read_text().split("(Worker_TP0 pid=300)[0;0m INFO 11-03 09:03")
+    )
+    assert len(head) == 2
+    text = text_of(doctor(pasted(tmp_path, head[0]), "device=a100_80gb"))
+    assert "it ends before a line gives the cache's memory, so that is estimated" in text
+    whole = text_of(doctor(SERVED / "vllm_0_11.log", "device=h100_80gb"))
+    assert "so that is estimated" not in whole

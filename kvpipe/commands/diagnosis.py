@@ -16,6 +16,7 @@ from kvpipe.answers.pasted_request import PastedRequest
 from kvpipe.answers.remedies import SURELY_RUNS, Advice, by_sureness, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
+from kvpipe.commands.full_cache import of_full_cache
 from kvpipe.commands.full_card import of_full_card
 from kvpipe.commands.pasted_flags import (
     of_checkpoint,
@@ -41,6 +42,7 @@ from kvpipe.text.figures import GIB, count
 
 MOST_LINES = 20
 MOST_TROUBLES = 8
+NO_MEMORY = "it ends before a line gives the cache's memory, so that is estimated"
 _SELF_EVIDENT = {
     "scheduler.max_model_len",
     "cache.gpu_memory_utilization",
@@ -100,6 +102,7 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
     troubles = [
         *card,
         *_of_the_log(log, compared),
+        *of_full_cache(log, prepared),
         *(() if card else _of_the_plan(prepared, error)),
         *of_whole_prompts(pasted),
         *of_flags(pasted, fits=error is None),
@@ -108,7 +111,7 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
     ]
     troubles.sort(key=lambda trouble: not trouble.stops)
     return Diagnosis(
-        about=_about(pasted),
+        about=_about(pasted, is_estimated=not printed),
         memory=(
             *filter(None, [instead_of_line(pasted)]),
             *memory_of(log, profile),
@@ -124,7 +127,7 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
 
 def of_log_alone(log: EngineLog) -> Diagnosis:
     """What a log says without the model and the card it is of."""
-    troubles = [*of_full_card(log, None), *_of_the_log(log, None)]
+    troubles = [*of_full_card(log, None), *_of_the_log(log, None), *of_full_cache(log, None)]
     return Diagnosis(
         about=f"the log of {ended(log)}: {engine_of(log)}",
         memory=tuple(memory_of(log, None)),
@@ -188,13 +191,16 @@ def _sized(
 
 
 # --- what was read, and where the memory went ---
-def _about(pasted: PastedRequest) -> str:
+def _about(pasted: PastedRequest, is_estimated: bool) -> str:
+    """is_estimated: where no line of a log gives the memory."""
     resolved, log = pasted.prepared.resolved, pasted.log
     ranks = len(resolved.ranks) * resolved.parallel.dp
     where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
     if log is None:
         return f"a command line: {where}, estimated{unread(pasted)}"
-    return f"the log of {ended(log)}: {engine_of(log)}, {where}{unread(pasted)}"
+    has_memory = log.per_rank("available_kv") or log.per_rank("pools")
+    known = "" if has_memory or not is_estimated else "; " + NO_MEMORY
+    return f"the log of {ended(log)}: {engine_of(log)}, {where}{known}{unread(pasted)}"
 
 
 # --- what is wrong ---
