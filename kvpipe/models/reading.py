@@ -18,6 +18,7 @@ from kvpipe.models.families.classes import class_facts, facts_of, has_parts
 from kvpipe.models.families.refused import REASONS
 from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
+from kvpipe.models.towers.count import as_weight, tower_parameters
 from kvpipe.specs.base import DTYPE_BYTES
 
 
@@ -103,6 +104,9 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
     caches = tuple(family.caches(config))
     _check_generates(file, caches)
     weights = family.weights(config) if family.weights else None
+    towers = tower_parameters(file, config) if weights else None
+    if weights and towers:
+        weights = [*weights, as_weight(towers)]
     weight_bytes = _weight_bytes(file, config, weights)
     return ModelGeometry(
         name=file.name,
@@ -115,6 +119,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         vocab_size=config.number("vocab_size"),
         num_attention_heads=config.number("num_attention_heads"),
         parameter_count=None if weights is None else count_parameters(weights),
+        tower_parameters=towers or 0,
         weight_bytes=weight_bytes,
         quantized_with=file.quantization.word("quant_method") if file.quantization else "",
         encoder_tokens=family.encoder_tokens(config),
@@ -126,7 +131,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         has_kv_scheme=has_kv_scheme(file.quantization),
         source=LABEL if by_keys else "config.json",
         notes=tuple(
-            [*_notes(file, family, weight_bytes), *(_unknown_keys(file) if by_keys else [])]
+            [*_notes(file, family, weight_bytes, towers), *(_unknown_keys(file) if by_keys else [])]
         ),
         rank_parameters=None if weights is None else _by_rank(weights),
         weights=None if weights is None else (lambda: weights),
@@ -216,11 +221,15 @@ def _weight_bytes(file: ConfigFile, config: Config, weights: list[Weight] | None
     return quantized_bytes(weights, quantization, DTYPE_BYTES[file.dtype or "float32"])
 
 
-def _notes(file: ConfigFile, family: Family, weight_bytes: int | None) -> list[str]:
+def _notes(
+    file: ConfigFile, family: Family, weight_bytes: int | None, towers: int | None
+) -> list[str]:
     notes = []
     if file.dtype is None:
         notes.append("config.json names no dtype: float32, as its class defaults")
-    if family.has_towers or file.is_nested or has_parts(file.raw.get("model_type")):
+    if towers is not None:
+        notes.append(f"{towers:,} of the parameters are of towers beside the text part")
+    elif family.has_towers or file.is_nested or has_parts(file.raw.get("model_type")):
         notes.append("weights are those of the text part; other towers are not counted")
     if file.quantization is not None:
         method = printable(file.quantization.word("quant_method", "a method without a name"))

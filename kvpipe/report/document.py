@@ -83,9 +83,10 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 def plain(value: Any) -> Any:
     """Frozen dataclasses, mappings and tuples as JSON's own types."""
-    if type(value) in _LEAVES:  # most of a document
+    kind: Any = type(value)
+    if kind in _LEAVES:  # most of a document
         return value
-    if names := _field_names(type(value)):
+    if names := _field_names(kind):
         return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
