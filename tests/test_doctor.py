@@ -733,6 +733,13 @@ def test_the_users_that_were_asked_for_are_what_a_line_must_serve(tmp_path, user
     assert (few in text_of(answer)) == (code == 1)
 
 
+def test_a_flag_that_changes_the_memory_and_is_not_planned_is_told(tmp_path: Path) -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 4096"
+    told = "--cpu-offload-gb is not planned: it keeps so many GiB of each card's weights"
+    assert told in text_of(doctor(pasted(tmp_path, f"{line} --cpu-offload-gb 20"), "device=l4"))
+    assert "is not planned" not in text_of(doctor(pasted(tmp_path, line), "device=l4"))
+
+
 def test_what_asks_for_more_to_be_said_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     log = CASES / "failed_starts" / "too_long.log"

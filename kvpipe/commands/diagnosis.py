@@ -21,6 +21,7 @@ from kvpipe.commands.full_card import of_full_card
 from kvpipe.commands.pasted_flags import (
     of_checkpoint,
     of_flags,
+    of_unplanned,
     of_whole_prompts,
     taken_out,
     unread,
@@ -106,6 +107,7 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
         *_of_the_log(log, compared),
         *of_full_cache(log, prepared),
         *(() if card else _of_the_plan(prepared, error)),
+        *of_unplanned(pasted),
         *of_whole_prompts(pasted),
         *of_flags(pasted, fits=error is None),
         *of_checkpoint(pasted, fits=error is None),
