@@ -114,6 +114,25 @@ def test_a_copy_of_latent_attention_holds_its_own_requests_and_shares_the_expert
     assert found["TP 8"].users * 2 < found["TP 1 DP 16 EP"].users
 
 
+def test_a_copy_may_compute_its_tokens_experts_with_all_others_and_reads_no_less() -> None:
+    """The bound must hold where the other copies have no tokens: an eighth of the operations for
+    the experts, which are all that is sure; of weights that every copy has, none less is read."""
+    one, eight = (
+        speed_of(
+            prepared("model=deepseek_v3", "device=h200", f"parallel.data_parallel_size={dp}")
+        ).bound
+        for dp in (1, 8)
+    )
+    assert one is not None and eight is not None
+    assert eight.weights == pytest.approx(one.weights / 8)
+    assert one.weight_bytes / 8 < eight.weight_bytes < one.weight_bytes
+    dense = [
+        speed_of(prepared("model=llama", "device=h200", f"parallel.data_parallel_size={dp}")).bound
+        for dp in (1, 8)
+    ]
+    assert dense[0] == dense[1]
+
+
 def test_copies_are_tried_of_models_with_experts_alone_and_names_differ() -> None:
     plain, experts = (prepared(f"model={name}").resolved.model for name in ("llama", "mixtral"))
     assert all(shape.dp == 1 for shape in shapes(Choice(devices=DEVICES), plain))

@@ -41,13 +41,14 @@ def speed_of(prepared: Prepared, efficiency: float = 1.0) -> Speed:
     rank = next(rank for rank in resolved.ranks if rank.pp_rank == stage)
     share, model = read_share(resolved.model), resolved.model
     parallel = resolved.parallel
-    # Of experts that copies share, a rank computes its own part for the tokens of all copies: as
-    # many operations as without them.
+    # Of experts that copies share, a rank computes its own part: of one copy's tokens, at least
+    # so many times less as there are copies (the others may have no tokens).
+    sharing = parallel.dp if resolved.model.experts_per_token else 1
     alone = stage_weights(prepared, shared=False)
     whole = sum(item.num_bytes for item in alone.values()) * parallel.tp
     read = share * sum(item.num_bytes for item in weights.values())
     slowest = share * alone[stage].num_bytes
-    numbers = (model.parameter_count or 0) * slowest / whole if whole else 0.0
+    numbers = (model.parameter_count or 0) * slowest / whole / sharing if whole else 0.0
     width = whole / model.parameter_count if model.parameter_count else 2.0
     peak = peak_of(resolved.device.name, width)
     return Speed(

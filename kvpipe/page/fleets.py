@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kvpipe.answers.fleet import Fleet, FleetAnswer, Wanted
 from kvpipe.answers.fleet_candidates import Shape, planned
+from kvpipe.cache.load import of_a_copy
 from kvpipe.page.axes import AskedStops, axes_of
 from kvpipe.page.sources import MOST_POSITIONS
 from kvpipe.page.subject import Subject
@@ -14,9 +15,9 @@ from kvpipe.pipeline import Prepared
 from kvpipe.text.figures import count
 
 MOST_FLEETS = 6
-ONE_COPY = (
-    "Each map is of one card of a server, and users are those of one of its data-parallel copies: "
-    "the page opens with the first fleet's share of the load."
+ONE_SERVER = (
+    "Each map is of one card, and users are those of one server: the page opens with what each of "
+    "the first fleet's has of the load."
 )
 
 
@@ -58,7 +59,7 @@ def _others(words: Sequence[str], shape: Shape) -> Iterator[str]:
 def notes_of(answer: FleetAnswer, wanted: Wanted) -> Iterator[str]:
     load = f"{count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at once"
     served = f"{len(answer.fleets):,} of {count(answer.tried, 'candidate')}"
-    yield f"{load}: {served} serve them, each planned. {ONE_COPY}"
+    yield f"{load}: {served} serve them, each planned. {ONE_SERVER}"
     for place, fleet in enumerate(answer.fleets[:MOST_FLEETS], 1):
         replica = fleet.replica
         cost = "" if fleet.cost is None else f", {fleet.cost:,.2f} an hour"
@@ -73,6 +74,5 @@ def notes_of(answer: FleetAnswer, wanted: Wanted) -> Iterator[str]:
 
 
 def share_of_one(answer: FleetAnswer, wanted: Wanted) -> int:
-    """Users of one copy of the first fleet, spread as evenly as can be."""
-    first = answer.fleets[0]
-    return -(-wanted.requests // (first.replicas * first.replica.shape.dp))
+    """Users of one server of the first fleet, spread as evenly as can be."""
+    return of_a_copy(wanted.requests, answer.fleets[0].replicas)
