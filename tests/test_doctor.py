@@ -82,6 +82,20 @@ def test_multiples_are_the_servers_own(written: str, value: int) -> None:
     assert found is not None and found.settings == {"scheduler.max_model_len": value}
 
 
+@pytest.mark.parametrize("written", [".5", "5e-1", "5E-1", "0.5", "0.50000000", "50e-2"])
+def test_a_number_is_read_as_the_server_reads_it(written: str) -> None:
+    found = read_pasted(f"vllm serve m --gpu-memory-utilization {written}")
+    assert found is not None
+    assert found.settings == {"cache.gpu_memory_utilization": float(written)}
+
+
+@pytest.mark.parametrize("written", ["auto", "-1"])
+def test_both_words_for_the_length_that_fits_are_known(written: str) -> None:
+    for line in (f"--max-model-len {written}", f"--max-model-len={written}"):
+        found = read_pasted(f"vllm serve m {line} --port 80")
+        assert found is not None and found.settings == {"scheduler.max_model_len": "auto"}
+
+
 @pytest.mark.parametrize("text", ["", "ls -la --color", "nginx: [emerg] --with bind()", "\0" * 99])
 def test_other_text_is_no_command(text: str) -> None:
     assert read_pasted(text) is None
@@ -97,6 +111,25 @@ def test_a_command_that_does_not_fit_is_answered_with_a_line_that_does(tmp_path:
     asked = ["model=llama", "device=rtx_3090", "backend=meta", "engine=vllm_0_33", *settings]
     plan = execute(prepared_request(asked).prepared).plan
     assert plan.capacity is not None and plan.capacity.requests_at_peak >= 1
+
+
+def test_a_line_without_a_length_is_refused_where_the_models_context_does_not_fit(
+    tmp_path: Path,
+) -> None:
+    """The server takes the model's context and does not lower it, unless it is told to."""
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+    silent = doctor(pasted(tmp_path, line), "device=rtx_4090")
+    stated = doctor(pasted(tmp_path, f"{line} --max-model-len 131072"), "device=rtx_4090")
+    assert silent.exit_code == stated.exit_code == 1
+    trouble = [text for text in text_of(silent).split("\n") if text.startswith("!")]
+    assert trouble == [text for text in text_of(stated).split("\n") if text.startswith("!")]
+    assert trouble[0].startswith("! --max-model-len: one request of 131,072 tokens needs 8,193")
+    paste = str(silent.fields["paste"])
+    assert doctor(pasted(tmp_path, paste), "device=rtx_4090").exit_code == 0
+    for fits in (f"{line} --max-model-len auto", f"{line} --max-model-len=-1"):
+        assert doctor(pasted(tmp_path, fits), "device=rtx_4090").exit_code == 0
+    told = doctor(pasted(tmp_path, line), "device=rtx_4090", "scheduler.max_model_len=8192")
+    assert told.exit_code == 0 and " --max-model-len 8192" in str(told.fields["paste"])
 
 
 LINE = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 131072"
@@ -170,7 +203,10 @@ def test_a_checkpoints_name_says_how_its_weights_are_stored() -> None:
     assert eight.exit_code == 0 and "weights 31.96 GiB (exact)" in text_of(eight)
     wide = doctor(Path("vllm serve Qwen/Qwen3-32B --max-model-len 8192"), said)
     assert wide.exit_code == 1 and "weights 61.02 GiB" in text_of(wide)
-    assert text_of(wide).count("--quantization fp8") == 2  # of the sentence, and of the line
+    # 8 bits leave between 0.91 and 7.61 GiB for 2 of cache: the line has what surely fits
+    told, _, maybe = text_of(wide).partition("may fit, since the memory is an estimate: ")
+    assert "--quantization fp8" in maybe and "--tensor-parallel-size 2" in told
+    assert "--tensor-parallel-size 2" in wide.fields["paste"]
 
 
 def test_weights_that_need_another_checkpoint_are_no_flag_of_the_line() -> None:
@@ -360,9 +396,13 @@ def test_twice_the_cards_hold_half_the_weights_each() -> None:
     """What the log leaves for the cache is of one card with all the weights."""
     answer = doctor(FAILED / "too_long.log", "device=l4")
     text = text_of(answer)
-    assert "Planned, and fits: --max-model-len 25536, or --tensor-parallel-size 2, or " in text
+    assert "1,597 fit (3.1 GiB). Planned" in text  # "Lower it to 25,536" is the middle's
+    surely = (
+        "--max-model-len 25488 (the longest that surely runs), or --tensor-parallel-size 2, or "
+    )
+    assert f"Planned, and fits: {surely}" in text
     assert "--gpu-memory-utilization 0.95 --max-model-len" in text
-    assert "--kv-cache-dtype fp8 --max-model-len 51" in text  # twice 25,536
+    assert "--kv-cache-dtype fp8 --max-model-len 51" in text  # twice 25,488
     assert "--quantization fp8 --max-model-len" in text
     asked = ["model=llama", "device=l4", "backend=meta", "engine=vllm", "engine.version=0.10.2"]
     asked += ["parallel.tensor_parallel_size=2", "scheduler.max_model_len=131072"]
@@ -475,6 +515,32 @@ def test_a_card_that_the_engine_filled_alone_is_told_so(tmp_path: Path) -> None:
     answer = doctor(pasted(tmp_path, large), "device=l4")
     assert "the weights take 61.0" in text_of(answer)
     assert "--tensor-parallel-size" in answer.fields["paste"]
+
+
+SIZED = (FAILED / "out_of_memory_beside_the_cache.log").read_text()
+OTHERS = "Process 12 has 2.1 GiB memory in use. "
+
+
+@pytest.mark.parametrize("log", [SIZED, SIZED.replace(OTHERS, "")])
+def test_a_card_that_ran_out_beside_the_cache_is_never_told_to_hold_a_larger_one(
+    tmp_path: Path, log: str
+) -> None:
+    answer = doctor(pasted(tmp_path, log), "device=h100_80gb")
+    text = text_of(answer)
+    # 1.16 asked for, 900.06 MiB free: 0.28 GiB; a hundredth of 79.19 GiB is 0.79, which is enough.
+    assert "--gpu-memory-utilization 0.89 makes the cache 0.79 GiB smaller (planned)" in text
+    held = int(re.search(r"--kv-cache-memory-bytes (\d+)", answer.fields["paste"])[1])
+    assert 37.10 - 0.80 < held / 2**30 <= 37.10 - 0.79 + 0.005
+    assert ("that frees more than the 0.28 GiB lacking" in text) == (OTHERS in log)
+    assert "alone on the card" not in text and "0.97" not in text
+
+
+def test_what_sizes_the_cache_is_what_is_lowered(tmp_path: Path) -> None:
+    path = pasted(tmp_path, SIZED)
+    answer = doctor(path, "device=h100_80gb", "cache.kv_cache_memory_bytes=39836000000")
+    # 37.10 GiB less 1.16 GiB - 900.06 MiB, down to whole MiB.
+    fewer = (round(37.10 * 2**30) - round(1.16 * 2**30) + round(900.06 * 2**20)) // 2**20 * 2**20
+    assert f"--kv-cache-memory-bytes {fewer} makes the cache 0.28 GiB smaller" in text_of(answer)
 
 
 def test_an_error_that_nothing_is_known_of_gives_no_line_to_run(tmp_path: Path) -> None:

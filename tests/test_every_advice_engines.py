@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -169,7 +170,8 @@ def of_doctor(seed: int) -> Iterator[str]:
 def told_flags(answer: Answer) -> Iterator[str]:
     """Of each way that was planned; not of those that need another checkpoint."""
     for trouble in answer.document["troubles"]:
-        ways = trouble["text"].partition("Planned, and fits: ")[2].split(", or ")
+        _, _, told = trouble["text"].partition("Planned, and ")
+        ways = re.split(r", or |[.] Planned, and |fits: |since the memory is an estimate: ", told)
         yield from (way.partition(" (")[0] for way in ways if way.startswith("--"))
 
 

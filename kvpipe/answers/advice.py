@@ -12,7 +12,8 @@ from math import gcd
 from typing import Any
 
 from kvpipe.answers.regroupings import regroupings
-from kvpipe.answers.remedies import PLENTY, advice, fits, ways_out
+from kvpipe.answers.remedies import PLENTY, advice, ways_out
+from kvpipe.answers.trials import Goal, fits
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
@@ -120,7 +121,7 @@ def _recommending(prepared: Prepared, text: str, tries: Iterable[Tried]) -> Iter
     found = [
         way
         for changes, words, promise in tries
-        if changes and (way := advice(prepared, changes, words, promise))
+        if changes and (way := advice(prepared, changes, words, Goal(promise=promise)))
     ]
     told = ", or ".join(f"{way}" + (f", {way.promise}" if way.promise else "") for way in found)
     yield Note(
@@ -170,7 +171,7 @@ def _giant_blocks(result: Result) -> Iterator[Note]:
     more = [n for n in (2, 4, 8, 16) if n > ranks]
     for n in more:  # the first that helps: states and K/V shrink alike until heads are replicated
         change = {"parallel.tensor_parallel_size": n}
-        if advice(result.prepared, change, "", _smaller_than(largest)):
+        if advice(result.prepared, change, "", Goal(promise=_smaller_than(largest))):
             tries.append((change, "", _smaller_than(largest)))
             break
     yield from _recommending(result.prepared, text, tries)
@@ -254,10 +255,13 @@ def _lowered(result: Result) -> Iterator[Note]:
     wanted = result.plan.requested_len
     if wanted <= result.plan.limits.max_model_len:
         return
-    ways = list(ways_out(result.prepared, lambda plan: plan.limits.max_model_len >= wanted))
+    whole = Goal(promise=lambda plan: plan.limits.max_model_len >= wanted)
+    found = ways_out(result.prepared, whole)
+    ways = [way for way in found if way.is_sure] or found
     if ways:
+        word = "fit" if ways[0].is_sure else "may fit"
         yield Note(
-            text=f"all {wanted:,} tokens fit with one change",
+            text=f"all {wanted:,} tokens {word} with one change",
             knob=", or ".join(map(str, ways)),
             changes=tuple({**way.changes} for way in ways),
         )

@@ -7,22 +7,18 @@ from kvpipe.pipeline import Prepared, profile_ranks
 from kvpipe.text.figures import size
 
 
-def short_of_card(prepared: Prepared, at_worst: bool = False) -> int:
+def _short_of_card(prepared: Prepared) -> int:
     """Bytes of a rank that are missing; 0 where the card has them, where nothing was set by hand,
-    and on a CPU, whose weights no run loads. at_worst: where all that is estimated is as large as
-    it may be."""
+    and on a CPU, whose weights no run loads."""
     given, resolved = prepared.config.cache.kv_cache_memory_bytes, prepared.resolved
     if given is None or resolved.device.type == "cpu":
         return 0
-    profile = profile_ranks(prepared)
-    if at_worst:
-        return max(rank.over_at_worst_bytes for rank in profile.ranks)
-    return max(rank.overcommitted_bytes for rank in profile.ranks)
+    return max(rank.overcommitted_bytes for rank in profile_ranks(prepared).ranks)
 
 
 def check_card(prepared: Prepared) -> None:
     """DoesNotFit, unless the user said that more is meant."""
-    missing, resolved = short_of_card(prepared), prepared.resolved
+    missing, resolved = _short_of_card(prepared), prepared.resolved
     if not missing or prepared.config.cache.may_exceed_device:
         return
     given = prepared.config.cache.kv_cache_memory_bytes or 0

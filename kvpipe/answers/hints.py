@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kvpipe.answers.plan_hints import plan_hints
-from kvpipe.answers.remedies import Trial, told, tried
+from kvpipe.answers.remedies import told
+from kvpipe.answers.trials import Trial, tried
 from kvpipe.cache.plan import Plan
 from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.pipeline import Prepared

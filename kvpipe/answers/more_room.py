@@ -4,28 +4,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kvpipe.answers.log_memory import share_is_known
-from kvpipe.answers.remedies import Advice, advice
+from kvpipe.answers.remedies import LENGTH, Advice, advice, longest
+from kvpipe.answers.trials import ANY, SURELY, Goal
 from kvpipe.pipeline import Prepared
 
 OLDEST = (8, 9)  # compute capability of the first cards with 8-bit floats
 SHARE = 0.95  # of the card: what stays is for what grows after the cache was sized
-_LENGTH = "scheduler.max_model_len"
 
 
 def more_room(prepared: Prepared) -> Iterator[Advice]:
     """Ways with which the request fits; where it does not, a longer one than without them."""
     if prepared.resolved.device.type == "cpu":
         return
-    longest = _longest(prepared, {})
     for changes in _changes(prepared):
-        found = advice(prepared, changes, "")
-        if found is None and (length := _longest(prepared, changes)) > longest > 0:
-            found = advice(prepared, {**changes, _LENGTH: length}, "")
+        found = _way(prepared, changes, SURELY) or _way(prepared, changes, ANY)
         if found is not None:
             yield found
+
+
+def _way(prepared: Prepared, changes: Mapping[str, Any], goal: Goal) -> Advice | None:
+    if whole := advice(prepared, changes, "", goal):
+        return whole
+    before, after = longest(prepared, {}, goal), longest(prepared, changes, goal)
+    if before is None or after is None or after.changes[LENGTH] <= before.changes[LENGTH]:
+        return None
+    return replace(after, promise="")
 
 
 def _changes(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
@@ -42,9 +49,3 @@ def _changes(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
         yield {"cache.cache_dtype": "fp8"}
     if not resolved.model.quantized_with and not resolved.model.load_as:
         yield {"weights": "fp8"}
-
-
-def _longest(prepared: Prepared, changes: Mapping[str, Any]) -> int:
-    """Tokens; 0 where nothing fits."""
-    found = advice(prepared, {**changes, _LENGTH: "auto"}, "")
-    return found.plan.limits.max_model_len if found is not None else 0

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvpipe.answers.remedies import Advice, advice, fits
+from kvpipe.answers.remedies import Advice, advice
+from kvpipe.answers.trials import Goal, Promise, fits
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result, block_rules
@@ -34,11 +35,11 @@ def regroupings(result: Result) -> Iterator[Note]:
 
 
 def _tried(
-    result: Result, changes: Mapping[str, Any], is_better: Any = fits
+    result: Result, changes: Mapping[str, Any], is_better: Promise = fits
 ) -> tuple[Advice, Capacity] | None:
     """The change, if it can be planned, runs the whole length and is better."""
     length = result.plan.limits.max_model_len
-    way = advice(result.prepared, changes, "", is_better)
+    way = advice(result.prepared, changes, "", Goal(promise=is_better))
     if way is None or way.plan.capacity is None or way.plan.limits.max_model_len < length:
         return None
     return way, way.plan.capacity

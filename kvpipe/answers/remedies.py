@@ -5,28 +5,29 @@ A plan costs about a millisecond (preparing it four), so candidates are tried, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 from typing import Any, Protocol
 
-from kvpipe.answers.card_room import short_of_card
-from kvpipe.answers.log_memory import profile_after, share_is_known
+from kvpipe.answers.log_memory import share_is_known
+from kvpipe.answers.trials import ANY, Goal, Trial, asked_of_a_copy, tried
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
-from kvpipe.pipeline import Prepared, plan_with, prepare
-from kvpipe.request.changed import changed
-from kvpipe.request.want import requests_asked
+from kvpipe.pipeline import Prepared, plan_with
 from kvpipe.specs.edges import largest, smallest
-from kvpipe.stages.profiling.base import MemoryProfile
 
 PLENTY = 2**50  # bytes
+LENGTH = "scheduler.max_model_len"
 MOST_NAMED = 4  # ways out that a message names
 HIGHEST_SHARE = 97  # hundredths of a card that may be advised; more leaves no room for the rest
 MOST_RANKS = 16
+FITS, MAY_FIT = "Planned, and fits", "Planned, and may fit, since the memory is an estimate"
+SURELY_RUNS = "the longest that surely runs"
+NONE_FITS = "No single change of settings makes it fit"
 _CONVERTS_FP8 = (8, 0)  # compute capability: vLLM reads weights of 8 bits from there on
 
 
@@ -37,67 +38,41 @@ def told(changes: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """changes: settings by key. promise: what they bring about, in words. made, plan: with them."""
+    """changes: settings by key. promise: what they bring about, in words. trial: with them."""
 
     changes: Mapping[str, Any]
     promise: str
-    made: Prepared = field(repr=False)
-    plan: Plan = field(repr=False)
+    trial: Trial = field(repr=False)
 
     def __str__(self) -> str:
         return told(self.changes)
 
+    @property
+    def plan(self) -> Plan:
+        return self.trial.plan
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A fresh plan of a request with some settings changed."""
-
-    prepared: Prepared
-    profile: MemoryProfile
-    plan: Plan
-
-
-Promise = Callable[[Plan], bool]
-
-
-def fits(plan: Plan) -> bool:
-    """A request of the planned length can run."""
-    return plan.capacity is None or plan.capacity.requests_at_peak > 0
+    @property
+    def is_sure(self) -> bool:
+        return self.trial.is_sure
 
 
 def advice(
-    prepared: Prepared, changes: Mapping[str, Any], words: str, promise: Promise = fits
+    prepared: Prepared, changes: Mapping[str, Any], words: str, goal: Goal = ANY
 ) -> Advice | None:
-    """The change as advice, if a fresh plan with it keeps the promise and serves the users that
-    were asked for; else None."""
+    """The change as advice, if a fresh plan with it meets the goal; else None."""
     trial = tried(prepared, changes)
-    if trial is None or not (promise(trial.plan) and _serves(trial)):
+    if trial is None or not goal.is_met(trial):
         return None
-    return Advice(changes=dict(changes), promise=words, made=trial.prepared, plan=trial.plan)
-
-
-def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
-    """The request with the changes, planned anew; None where it is refused, or holds nothing."""
-    try:
-        made = prepare(changed(prepared.raw, changes))
-        profile = profile_after(prepared, made)
-        plan = plan_with(made, profile.available_kv_bytes, compared=())
-    except KvpipeError:
-        return None
-    return Trial(prepared=made, profile=profile, plan=plan) if fits(plan) else None
-
-
-def _serves(trial: Trial) -> bool:
-    """As many users at once as were asked for, by memory and by the scheduler."""
-    held, resolved = trial.plan.capacity, trial.prepared.resolved
-    asked = requests_asked(trial.prepared.config.want)
-    return held is None or min(held.requests_running, resolved.max_num_seqs) >= asked
+    length = trial.plan.limits.max_model_len
+    if words and length < trial.plan.requested_len:  # auto, which takes what there is
+        words += f", of {length:,} tokens"
+    return Advice(changes=dict(changes), promise=words, trial=trial)
 
 
 def advised(prepared: Prepared, error: DoesNotFit) -> DoesNotFit:
     """The error with the changes that were planned and fit, as one more line."""
-    promise = partial(_can_be_allocated, error.available_bytes)
-    line, changes = ways_line(prepared, promise if error.stage == "allocation" else fits)
+    can_be_allocated = Goal(promise=partial(_can_be_allocated, error.available_bytes))
+    line, changes = ways_line(prepared, can_be_allocated if error.stage == "allocation" else ANY)
     return error.with_advice(line, changes)
 
 
@@ -106,57 +81,75 @@ def _can_be_allocated(free: tuple[int, ...], plan: Plan) -> bool:
     return sum(size for size in {rank.config.size_bytes for rank in plan.ranks}) <= min(free)
 
 
-def ways_line(
-    prepared: Prepared, promise: Promise = fits
-) -> tuple[str, tuple[Mapping[str, Any], ...]]:
-    """What fits and serves the users that were asked for, in words, and as changes."""
-    return ways_told(list(ways_out(prepared, promise)))
+def ways_line(prepared: Prepared, goal: Goal = ANY) -> tuple[str, tuple[Mapping[str, Any], ...]]:
+    """What meets the goal, in words, and as changes."""
+    return ways_told(ways_out(prepared, goal))
 
 
 class Way(Protocol):
+    """is_sure: at the low end of an estimate, too."""
+
     @property
     def changes(self) -> Mapping[str, Any]: ...
     @property
     def promise(self) -> str: ...
+    @property
+    def is_sure(self) -> bool: ...
 
 
 def ways_told(ways: Sequence[Way]) -> tuple[str, tuple[Mapping[str, Any], ...]]:
     """Planned ways in one line, and as changes."""
-    words = "; ".join(f"{told(way.changes)} ({way.promise})" for way in ways)
-    line = f"planned, and fits: {words}" if ways else "no single change of settings makes it fit"
-    return line, tuple({**way.changes} for way in ways)
+    said = [(f"{told(way.changes)} ({way.promise})", way.is_sure) for way in ways]
+    line = by_sureness(said, "; ")
+    return line[0].lower() + line[1:], tuple({**way.changes} for way in ways)
 
 
-def ways_out(prepared: Prepared, promise: Promise = fits) -> Iterator[Advice]:
-    """At most MOST_NAMED changes of one setting with which the request keeps the promise, on a card
-    that has what is taken."""
-    named = 0
+def by_sureness(ways: Sequence[tuple[str, bool]], joint: str) -> str:
+    """Ways in words, those that surely fit before those that fit by the middle of an
+    estimate."""
+    parts = (
+        (word, joint.join(way for way, is_sure in ways if is_sure == sure))
+        for word, sure in ((FITS, True), (MAY_FIT, False))
+    )
+    return ". ".join(f"{word}: {said}" for word, said in parts if said) or NONE_FITS
+
+
+def ways_out(prepared: Prepared, goal: Goal = ANY) -> list[Advice]:
+    """At most MOST_NAMED changes of one setting with which the request meets the goal, on a card
+    that has what is taken by hand. Where the memory is an estimate: what surely does first."""
+    ways: list[Advice] = []
     for candidate in CANDIDATES:
-        way = candidate(prepared, promise) if named < MOST_NAMED else None
-        if way is not None and not short_of_card(way.made, at_worst=True):
-            named += 1
-            yield way
+        way = candidate(prepared, replace(goal, surely=True)) or candidate(prepared, goal)
+        if way is not None and not way.trial.profile.over_at_worst_bytes:
+            ways.append(way)
+        if len(ways) == MOST_NAMED:
+            break
+    return sorted(ways, key=lambda way: not way.is_sure)
 
 
-def _users(prepared: Prepared, promise: Promise) -> Advice | None:
+def _users(prepared: Prepared, goal: Goal) -> Advice | None:
     """As many requests at once as were asked for, where the scheduler allows fewer."""
-    asked = requests_asked(prepared.config.want)
+    asked = asked_of_a_copy(prepared)
     if asked <= prepared.resolved.max_num_seqs:
         return None
-    return advice(prepared, {"scheduler.max_num_seqs": asked}, "as many as were asked for", promise)
+    return advice(prepared, {"scheduler.max_num_seqs": asked}, "as many as were asked for", goal)
 
 
-def _length(prepared: Prepared, promise: Promise) -> Advice | None:
-    """The longest length that runs, by planning for `auto`; a shorter one where that does not keep
-    the promise (of several users)."""
-    key = "scheduler.max_model_len"
-    found = tried(prepared, {key: "auto"})
+def _length(prepared: Prepared, goal: Goal) -> Advice | None:
+    return longest(prepared, {}, goal)
+
+
+def longest(prepared: Prepared, changes: Mapping[str, Any], goal: Goal) -> Advice | None:
+    """The changes with the longest length that runs with them, by planning for `auto`; with a
+    shorter one where that does not meet the goal (several users, the low end of an estimate)."""
+    found = tried(prepared, {**changes, LENGTH: "auto"})
     if found is None:
         return None
     length = found.plan.limits.max_model_len
 
     def at(tokens: int) -> Advice | None:
-        return advice(prepared, {key: tokens}, "the longest that runs", promise)
+        words = SURELY_RUNS if goal.surely and tokens < length else "the longest that runs"
+        return advice(prepared, {**changes, LENGTH: tokens}, words, goal)
 
     if (whole := at(length)) is not None:
         return whole
@@ -164,7 +157,7 @@ def _length(prepared: Prepared, promise: Promise) -> Advice | None:
     return None if shorter is None else at(shorter)
 
 
-def _longer(prepared: Prepared, promise: Promise) -> Advice | None:
+def _longer(prepared: Prepared, goal: Goal) -> Advice | None:
     """Old releases hold a whole prompt in a step, up to a length from which on they cut prompts:
     what fits is not monotonic there."""
     version = prepared.config.plugins["engine"].make(Engine).rules.version
@@ -173,12 +166,11 @@ def _longer(prepared: Prepared, promise: Promise) -> Advice | None:
     longer = beyond + 1
     if not beyond or asked >= longer or longer > prepared.resolved.model.context_length:
         return None
-    key = "scheduler.max_model_len"
     words = f"longer: beyond {beyond:,} tokens prompts are cut, and a step takes less"
-    return advice(prepared, {key: longer}, words, promise)
+    return advice(prepared, {LENGTH: longer}, words, goal)
 
 
-def _share(prepared: Prepared, promise: Promise) -> Advice | None:
+def _share(prepared: Prepared, goal: Goal) -> Advice | None:
     """The smallest hundredth of the card."""
     is_estimate = prepared.config.plugins["profiling"].name in ("auto", "estimate", "utilization")
     is_set = prepared.config.cache.kv_cache_memory_bytes is not None
@@ -190,7 +182,7 @@ def _share(prepared: Prepared, promise: Promise) -> Advice | None:
     lowest = ceil(100 * prepared.resolved.gpu_memory_utilization)
 
     def at(hundredths: int) -> Advice | None:
-        return advice(prepared, {key: hundredths / 100}, "of the card", promise)
+        return advice(prepared, {key: hundredths / 100}, "of the card", goal)
 
     least = smallest(lowest + 1, HIGHEST_SHARE, lambda hundredths: at(hundredths) is not None)
     return _free_share(prepared, at) if least is None else at(least)
@@ -204,7 +196,7 @@ def _free_share(prepared: Prepared, at: Callable[[int], Advice | None]) -> Advic
     return at(free) if 0 < free < 100 * prepared.resolved.gpu_memory_utilization else None
 
 
-def _bytes(prepared: Prepared, promise: Promise) -> Advice | None:
+def _bytes(prepared: Prepared, goal: Goal) -> Advice | None:
     """As many bytes as one request needs, where the user sets them, or a budget does."""
     key = _size_key(prepared)
     if not key:
@@ -219,9 +211,7 @@ def _bytes(prepared: Prepared, promise: Promise) -> Advice | None:
     width = max(rank.config.bytes_per_block for rank in rich.ranks)
     peak = rich.capacity.peak_blocks
     for blocks in (peak + 1, ceil(1.02 * peak) + 2):  # the null block; what old releases keep back
-        if found := advice(
-            prepared, {key: blocks * width}, "one request of the full length", promise
-        ):
+        if found := advice(prepared, {key: blocks * width}, "one request of the full length", goal):
             return found
     return None
 
@@ -234,48 +224,59 @@ def _size_key(prepared: Prepared) -> str:
     return "profiling.budget_bytes" if (plugin, device) == ("auto", "cpu") else ""
 
 
-def _override(prepared: Prepared, promise: Promise) -> Advice | None:
+def _override(prepared: Prepared, goal: Goal) -> Advice | None:
     """As many blocks as the memory holds, where the user said another number."""
     if prepared.config.cache.num_gpu_blocks_override is None:
         return None
     change = {"cache.num_gpu_blocks_override": None}
-    return advice(prepared, change, "as many blocks as the memory holds", promise)
+    return advice(prepared, change, "as many blocks as the memory holds", goal)
 
 
-def _batch(prepared: Prepared, promise: Promise) -> Advice | None:
-    """The largest halving of the batch that helps; engines take no fewer tokens than requests."""
-    key, batch = "scheduler.max_num_batched_tokens", prepared.resolved.limits.max_num_batched_tokens
-    least = max(256, prepared.resolved.max_num_seqs)
-    while (batch := batch // 2) >= least:
-        if found := advice(prepared, {key: batch}, "fewer tokens in flight", promise):
+def _block(prepared: Prepared, goal: Goal) -> Advice | None:
+    """The largest halving of a block that the user set: a request holds whole ones."""
+    key, size = "cache.block_size", prepared.config.cache.block_size
+    if size == "auto":
+        return None
+    while (size := size // 2) >= 1:
+        if found := advice(prepared, {key: size}, "smaller blocks", goal):
             return found
     return None
 
 
-def _requests(prepared: Prepared, promise: Promise) -> Advice | None:
+def _batch(prepared: Prepared, goal: Goal) -> Advice | None:
+    """The largest halving of the batch that helps; engines take no fewer tokens than requests."""
+    key, batch = "scheduler.max_num_batched_tokens", prepared.resolved.limits.max_num_batched_tokens
+    least = max(256, prepared.resolved.max_num_seqs)
+    while (batch := batch // 2) >= least:
+        if found := advice(prepared, {key: batch}, "fewer tokens in flight", goal):
+            return found
+    return None
+
+
+def _requests(prepared: Prepared, goal: Goal) -> Advice | None:
     """Where sampling for all requests at once takes the room."""
     if prepared.config.plugins["profiling"].name != "estimate":
         return None
     key, seqs = "scheduler.max_num_seqs", prepared.resolved.max_num_seqs
     while (seqs := seqs // 2) >= 16:
-        if found := advice(prepared, {key: seqs}, "fewer requests sampled at once", promise):
+        if found := advice(prepared, {key: seqs}, "fewer requests sampled at once", goal):
             return found
     return None
 
 
-def _ranks(prepared: Prepared, promise: Promise) -> Advice | None:
+def _ranks(prepared: Prepared, goal: Goal) -> Advice | None:
     """Twice the ranks, and so on, of devices alike."""
     parallel = prepared.config.parallel
     if parallel.rank_memory_bytes is not None or prepared.resolved.device.type == "cpu":
         return None
     key, tp = "parallel.tensor_parallel_size", parallel.tensor_parallel_size
     while (tp := tp * 2) <= MOST_RANKS:
-        if found := advice(prepared, {key: tp}, f"{tp} ranks", promise):
+        if found := advice(prepared, {key: tp}, f"{tp} ranks", goal):
             return found
     return None
 
 
-def _weights(prepared: Prepared, promise: Promise) -> Advice | None:
+def _weights(prepared: Prepared, goal: Goal) -> Advice | None:
     """Weights of fewer bits, where the model's own are served: 8, then 4."""
     model, device = prepared.resolved.model, prepared.resolved.device
     if model.is_converted or model.quantized_with or device.type != "cuda":
@@ -284,8 +285,8 @@ def _weights(prepared: Prepared, promise: Promise) -> Advice | None:
     for choice, words in (("fp8", "weights of 8 bits"), ("awq", "a checkpoint of 4 bits")):
         if choice == "fp8" and not converts:
             continue
-        if found := advice(prepared, {"weights": choice}, words, promise):
-            return found
+        if found := advice(prepared, {"weights": choice}, words, replace(goal, surely=False)):
+            return found if found.is_sure or not goal.surely else None
     return None
 
 
@@ -296,6 +297,7 @@ CANDIDATES = (
     _share,
     _bytes,
     _override,
+    _block,
     _batch,
     _requests,
     _weights,

@@ -9,7 +9,7 @@ from typing import Any
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
 from kvpipe.models._values import Values
-from kvpipe.models.base import CacheGeometry, ModelGeometry
+from kvpipe.models.base import CacheGeometry, ModelGeometry, RankParameters
 from kvpipe.models.config_file import ConfigFile, config_file
 from kvpipe.models.families import families
 from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
@@ -211,9 +211,9 @@ def _unknown_keys(file: ConfigFile) -> list[str]:
     return [f"'{file.model_type}' has no family: read by standard keys{others}"]
 
 
-def _by_rank(weights: list[Weight]) -> Callable[[int, range, bool, bool], int]:
-    return lambda tp, stage, first, last: rank_parameters(
-        weights, tp=tp, stage_layers=stage, first=first, last=last
+def _by_rank(weights: list[Weight]) -> RankParameters:
+    return lambda ranks, stage, first, last: rank_parameters(
+        weights, ranks=ranks, stage_layers=stage, first=first, last=last
     )
 
 

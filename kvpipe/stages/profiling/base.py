@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kvpipe.backends.base import MemoryInfo
 from kvpipe.errors import CardDemand
-from kvpipe.logs.engine_log import EngineLog
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
+
+if TYPE_CHECKING:  # needed for logs alone
+    from kvpipe.logs.engine_log import EngineLog
 
 
 class AsksMemory(Protocol):
@@ -51,6 +53,12 @@ class ProfilingRequest:
     stage_layers: tuple[int, ...] = ()
     engine_version: str = ""
     ranks: tuple[int, ...] | None = None
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether experts are divided otherwise than the rest of the weights."""
+        parallel = self.parallel
+        return bool(self.model.experts_per_token) and (parallel.dp > 1 or parallel.expert_parallel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +113,11 @@ class RankMemory:
         most = self.available_kv_bytes + sum(item.at_most for item in self.charged)
         return max(0, most - self.total.num_bytes)
 
+    def lacking_at_worst_bytes(self, needed_bytes: int) -> int:
+        """Of what is needed, at the low end of the cache's range."""
+        low = self.available_kv.low_bytes
+        return 0 if low is None else max(0, needed_bytes - low)
+
     @property
     def overcommitted_bytes(self) -> int:
         """Beyond the device: a cache set by hand is given that size whatever stands beside it."""
@@ -125,6 +138,16 @@ class MemoryProfile:
     @property
     def available_kv_bytes(self) -> tuple[int, ...]:
         return tuple(rank.available_kv_bytes for rank in self.ranks)
+
+    @property
+    def over_at_worst_bytes(self) -> int:
+        """On the rank that is most beyond its device."""
+        return max(rank.over_at_worst_bytes for rank in self.ranks)
+
+    def lacking_at_worst_bytes(self, needed_bytes: Sequence[int]) -> int:
+        """On the rank that lacks most; needed_bytes: of a load, rank by rank."""
+        pairs = zip(self.ranks, needed_bytes, strict=True)
+        return max(rank.lacking_at_worst_bytes(needed) for rank, needed in pairs)
 
 
 def device_total(device: ResolvedDevice) -> MemoryItem:

@@ -13,6 +13,8 @@ from kvpipe.notes import Note
 from kvpipe.plugins import REGISTRIES
 from kvpipe.request.config import CacheConfig, CacheDtype, PluginChoice
 from kvpipe.specs.packed_types import WORDS
+from kvpipe.specs.scaled_rows import SCALED_ROWS
+from kvpipe.stages.validation._scaled_rows import scaled_rows
 from kvpipe.stages.validation.base import ResolvedDevice
 
 
@@ -69,19 +71,21 @@ def resolve_dtypes(
     return ResolvedDtypes(served=served, cache=word, kv=kv, conv=conv, ssm=ssm, notes=tuple(notes))
 
 
-def packed_dtype(cache: CacheConfig, engine: PluginChoice) -> list[Problem]:
+def packed_dtype(word: str, asked: str, engine: PluginChoice) -> list[Problem]:
     """A packed type is refused where kvpipe would have to lay its blocks out; engines that are
-    planned only say themselves which they store."""
-    word = cache.cache_dtype
+    planned only say themselves which they store, and so do releases of rows with scales.
+    asked: the configured word, which is auto where the checkpoint declares the type."""
     if word not in WORDS or not isinstance(engine.make(Engine), EngineRules):
+        return []
+    if scaled_rows(word, engine):
         return []
     plain = ", ".join(name for name in get_args(CacheDtype) if name not in WORDS)
     engines = REGISTRIES["engine"]
     stores = [n for n in engines.names() if word in getattr(engines.get(n), "cache_types", ())]
+    stores += ["vllm"] if word in SCALED_ROWS else []
     knob = f"engine={' or engine='.join(stores)} stores it" if stores else "no engine here does"
-    return [
-        Problem("cache.cache_dtype", f"for engine={engine.name} one of {plain}", f"'{word}'", knob)
-    ]
+    got = f"'{word}'" if asked == word else f"'{word}', which the checkpoint declares"
+    return [Problem("cache.cache_dtype", f"for engine={engine.name} one of {plain}", got, knob)]
 
 
 def _declared(model: ModelGeometry, cache: CacheConfig) -> list[Note]:
