@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unre
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
 from kvpipe.models.families.classes import class_facts, facts_of, has_parts
 from kvpipe.models.families.refused import REASONS
-from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme
+from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme, kv_scale_bytes
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
 from kvpipe.models.towers.count import as_weight, tower_parameters
 from kvpipe.specs.base import DTYPE_BYTES
@@ -107,7 +107,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
     towers = tower_parameters(file, config) if weights else None
     if weights and towers:
         weights = [*weights, as_weight(towers)]
-    weight_bytes = _weight_bytes(file, config, weights)
+    weight_bytes = _weight_bytes(file, config, weights, caches)
     return ModelGeometry(
         name=file.name,
         file_dtype=file.dtype or "float32",
@@ -237,14 +237,20 @@ def _expert_size(config: Config) -> int:
     return config.number("moe_intermediate_size") or _intermediate_size(config)
 
 
-def _weight_bytes(file: ConfigFile, config: Config, weights: list[Weight] | None) -> int | None:
+def _weight_bytes(
+    file: ConfigFile,
+    config: Config,
+    weights: list[Weight] | None,
+    caches: Iterable[CacheGeometry],
+) -> int | None:
     """Only a quantised checkpoint's: others follow from the count and the served dtype. Experts may
     have a dtype of their own, which the file says beside the rest."""
     if file.quantization is None or weights is None:
         return None
     told = {"expert_dtype": config.get("expert_dtype"), **file.quantization.raw}
     quantization = Values(told, file.quantization.where)
-    return quantized_bytes(weights, quantization, DTYPE_BYTES[file.dtype or "float32"])
+    num_bytes = quantized_bytes(weights, quantization, DTYPE_BYTES[file.dtype or "float32"])
+    return None if num_bytes is None else num_bytes + kv_scale_bytes(quantization, caches)
 
 
 def _notes(
