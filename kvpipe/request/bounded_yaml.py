@@ -41,6 +41,8 @@ def _measure(path: Path, text: str) -> None:
     open_nodes: list[tuple[str | None, int]] = []  # (anchor, nodes before it)
     nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.NodeEvent) and not nodes and not open_nodes:
+            _check_root(path, event)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in nodes_of:
                 raise _refused(path, "aliases of what is whole", f"'*{event.anchor}'")
@@ -58,6 +60,12 @@ def _measure(path: Path, text: str) -> None:
             raise _refused(path, f"at most {MAX_DEPTH} levels", "more")
         if nodes > MAX_NODES:
             raise _refused(path, f"at most {MAX_NODES:,} values, aliases written out", "more")
+
+
+def _check_root(path: Path, event: yaml.NodeEvent) -> None:
+    """A text alone would be taken for a key, and repeated: it may be anybody's file."""
+    if not isinstance(event, yaml.MappingStartEvent):
+        raise _refused(path, "a config of settings", "another kind of YAML, or no YAML")
 
 
 def _refused(path: Path, expected: str, got: str) -> ConfigError:
