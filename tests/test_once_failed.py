@@ -96,7 +96,9 @@ SHAPES = (
 )
 
 
-@pytest.mark.parametrize("value", [".nan", "2", "x"])
+@pytest.mark.parametrize(
+    "value", [".nan", *(pytest.param(value, marks=pytest.mark.full) for value in ("2", "x"))]
+)
 @pytest.mark.parametrize("section", ["want", "trace"])
 def test_a_section_that_is_no_section_is_exit_2(section, value, capsys):
     Path("my").mkdir()
@@ -126,7 +128,9 @@ def test_a_setting_of_any_shape_is_a_config_error(command):
 @pytest.mark.parametrize(
     "line",
     [
-        ["device.name=" + "{a:" * 900 + "1" + "}" * 900],  # deeper than Python's stack
+        pytest.param(  # deeper than Python's stack
+            ["device.name=" + "{a:" * 900 + "1" + "}" * 900], marks=pytest.mark.full
+        ),
         ["device.name=[" + "1," * 5_000 + "1]"],  # Hydra's grammar: the square of the length
         [f"cache.x{n}=1" for n in range(3_000)],
         ["device.name=" + "a" * 70_000],
