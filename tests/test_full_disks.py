@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ import kvpipe.front.main as front
 from kvpipe.files.atomic import write_atomic
 from kvpipe.files.folders import new_folder
 from kvpipe.files.named import in_words, named
+from kvpipe.files.regular import open_regular
 
 ASKED = ["backend=meta", "report=none"]
 full = pytest.mark.full
@@ -244,6 +246,24 @@ def test_stdout_is_named_when_it_is_stdout():
     with pytest.raises(FileNotFoundError, match="there") as error, named("stdout"):
         open("there")  # noqa: SIM115
     assert error.value.filename == "there"
+
+
+@pytest.mark.parametrize("line", [["--version"], ["--help"], ["--help", "model"]])
+def test_stdout_is_named_by_every_word_that_prints(line, monkeypatch):
+    """With PYTHONUNBUFFERED a full disk is met at the first write, not at the last flush."""
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr("sys.stdout", TextIOWrapper(full, write_through=True))
+        with pytest.raises(OSError, match="No space") as error:
+            front.run(line)
+    assert error.value.filename == "stdout"
+
+
+def test_a_file_that_cannot_be_read_to_its_end_is_named():
+    """Opened, and then an error of its disk: /proc/self/mem has one at its first byte."""
+    for read in (lambda file: file.read(), lambda file: file.read(10), lambda file: list(file)):
+        with open_regular(Path("/proc/self/mem")) as file, pytest.raises(OSError) as error:
+            read(file)
+        assert str(error.value.filename) == "/proc/self/mem"
 
 
 def test_an_output_folder_with_odd_characters(tmp_path):

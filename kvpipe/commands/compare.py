@@ -42,7 +42,9 @@ class Compare(Command):
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
         named = (raw.get("command") or {}).get("engines")
-        return problems_of(lambda: check_names(named)) if isinstance(named, list) else ()
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+            return ()  # told by the schema
+        return problems_of(lambda: check_names(named))
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """Exit 1 where no engine runs the users that were asked for; what one refuses stands in the

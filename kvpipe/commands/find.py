@@ -37,10 +37,12 @@ class Find(Command):
 
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
-        if not raw.get("want"):
+        want = raw.get("want")
+        if not want:
             return ()
-        _, problems = check_section("want", Want, raw["want"])
-        return [*problems, *unknown_cards(raw["want"]), *unread(raw)]
+        _, problems = check_section("want", Want, want)
+        cards = unknown_cards(want) if isinstance(want, Mapping) else ()
+        return [*problems, *cards, *unread(raw)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         block_rules(prepared.config)  # refused once, not by every question

@@ -65,7 +65,8 @@ class Run(Command):
 
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
-        return problems_of(lambda: requests_asked(raw.get("want") or {}))
+        want = raw.get("want")  # no section of settings is told by the schema's check
+        return problems_of(lambda: requests_asked(want if isinstance(want, Mapping) else {}))
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         requests_asked(prepared.config.want)  # wrong ones are told before anything is planned

@@ -90,7 +90,8 @@ def _dispatch(arguments: list[str]) -> int:
     if "--version" in arguments:
         from kvpipe import __version__
 
-        print(f"kvpipe {__version__}")
+        with named("stdout"):
+            print(f"kvpipe {__version__}")
         return 0
     of_help = {"--help", "-h"} & set(arguments)
     # All that a command line composes, the user's own YAML with it, is Hydra's to list.
@@ -117,7 +118,8 @@ def _dispatch(arguments: list[str]) -> int:
     if args.shell_completion:
         from kvpipe.front.completion import answered_words
 
-        print(answered_words(args.overrides), end="")
+        with named("stdout"):
+            print(answered_words(args.overrides), end="")
     if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
         from kvpipe.front.hydra_front import run_hydra
 
@@ -133,7 +135,9 @@ def _help(arguments: Sequence[str]) -> int:
 
     words = [word for word in arguments if not word.startswith("-") and "=" not in word]
     about = arguments[0] in ("--help", "-h")  # of one word: else a request to be told about
-    write_lines(help_lines(words, terminal_width(), search=about), sys.stdout)
+    lines = list(help_lines(words, terminal_width(), search=about))
+    with named("stdout"):
+        write_lines(lines, sys.stdout)
     return 0
 
 

@@ -170,7 +170,7 @@ def _split(overrides: Sequence[str]) -> tuple[list[Override], list[list[str]]]:
         if not 1 <= num_jobs <= MAX_JOBS:
             raise ConfigError(Problem("-m", f"1 to {MAX_JOBS:,} jobs", f"{num_jobs:,}"))
         return parsed, sweep_jobs([item for item in parsed if not item.is_hydra_override()])
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, RecursionError) as error:
         line = " ".join(str(error).split()).partition(" See https")[0]
         raise ConfigError(Problem("-m", "overrides that make a sweep", line)) from error
 

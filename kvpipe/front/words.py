@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.front.pasted_words import is_pasted_line, pasted_to_one_word, without_secrets
 from kvpipe.plugins import COMMANDS
+from kvpipe.request.bounded_words import check_words
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, near_names, option_named
 
 FLAGS = {
@@ -86,6 +87,7 @@ def _check_once(said: Mapping[str, str], words: Sequence[str]) -> None:
 def words_to_overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
     """Every word as Hydra overrides; ConfigError for one that means nothing. config_dir: of option
     files of the user's own, whose models are words, too."""
+    check_words(words)
     overrides: list[str] = []
     model_word, command, own = "", "", ""
     for position, word in enumerate(_joined(words)):

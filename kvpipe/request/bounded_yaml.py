@@ -27,7 +27,9 @@ def check_yaml(path: Path) -> None:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise _refused(str(path), f"at most {MAX_BYTES:,} bytes", "more")
-        measure(str(path), content.decode("utf-8"))
+        text = content.decode("utf-8")
+        _check_root(path, text)
+        measure(str(path), text)
     except yaml.YAMLError as error:
         raise _refused(str(path), "YAML", " ".join(str(error).split())) from error
     except (OSError, ValueError) as error:
@@ -59,6 +61,14 @@ def measure(key: str, text: str) -> None:
             raise _refused(key, f"at most {MAX_DEPTH} levels", "more")
         if nodes > MAX_NODES:
             raise _refused(key, f"at most {MAX_NODES:,} values, aliases written out", "more")
+
+
+def _check_root(path: Path, text: str) -> None:
+    """A text alone would be taken for a key, and repeated: it may be anybody's file."""
+    nodes = (e for e in yaml.parse(text, Loader=_Loader) if isinstance(e, yaml.NodeEvent))
+    root = next(nodes, None)
+    if root is not None and not isinstance(root, yaml.MappingStartEvent):
+        raise _refused(str(path), "a config of settings", "another kind of YAML, or no YAML")
 
 
 def _refused(key: str, expected: str, got: str) -> ConfigError:

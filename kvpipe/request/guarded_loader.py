@@ -37,6 +37,7 @@ from kvpipe.request.own_values import own_values_only
 # Where Hydra's settings may be read from: ours, Hydra's own, and its installed plugins.
 _TRUSTED = (f"file://{CONF_DIR}", "pkg://hydra.conf", "structured://")
 _TRUSTED_UNDER = "pkg://hydra_plugins."
+MAX_LOADS = 800  # of files, one composition; an ordinary one asks some 130 times
 
 
 class GuardedLoader(ConfigLoaderImpl):
@@ -53,6 +54,8 @@ class GuardedLoader(ConfigLoaderImpl):
                 config: DictConfig = super().load_configuration(*args, **kwargs)
         except (HydraException, OmegaConfBaseException, ConfigError):
             raise
+        except RecursionError:
+            raise _endless("lists of defaults or values that end", "nesting without end") from None
         except Exception as error:  # Hydra's parts raise anything at all on odd requests
             line = " ".join(f"{type(error).__name__}: {error}".split())
             raise ConfigCompositionException(line) from error
@@ -70,6 +73,7 @@ class GuardedLoader(ConfigLoaderImpl):
         self, config_name: Any, parsed_overrides: Any, repo: Any
     ) -> None:
         """The first step of composing: the folders to search, which Hydra would import."""
+        repo.load_config = _bounded_loads(repo.load_config)
         problems = [p for item in parsed_overrides if (p := refused_override(item))]
         for item in parsed_overrides:
             if item.key_or_group == "hydra.searchpath":
@@ -146,6 +150,26 @@ class BoundedRepository(ConfigRepository):
         if not OmegaConf.is_dict(loaded.config):
             raise ConfigError(Problem(config_path, "a config of settings", "another kind of YAML"))
         return loaded
+
+
+def _bounded_loads(load: Any) -> Any:
+    """Hydra asks for a file each time that a list of defaults names it: twenty files that each name
+    the next one twice are a million."""
+    asked = 0
+
+    def bounded(config_path: str) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked > MAX_LOADS:
+            got = f"more than {MAX_LOADS:,} files named by one another, the last '{config_path}'"
+            raise _endless("lists of defaults that end", got)
+        return load(config_path=config_path)
+
+    return bounded
+
+
+def _endless(expected: str, got: str) -> ConfigError:
+    return ConfigError(Problem("configuration", expected, got))
 
 
 def _of_hydra(loaded: Any, where: str) -> list[Problem]:

@@ -7,7 +7,7 @@ problems are collected and raised once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -143,6 +143,8 @@ class _Resolution:
         """The model as the planned release reads it, its weights as they are to be stored."""
         plugins = self.config.plugins
         published = plugins["model"].make(ModelReader).read()
+        path = getattr(plugins["model"].options, "path", None)
+        self.problems += _taken_for_flags({"model.name": published.name, "model.path": path})
         stored = plugins["weights"].make(WeightFormat).stored(published)
         return as_released(stored, self.rules.version)
 
@@ -334,6 +336,15 @@ def _stores_latent(layers: list[Layer]) -> bool:
 def _kv_heads(model: ModelGeometry) -> int:
     """Of a layer that keeps every token; 0 where none does."""
     return max((cache.fields.get("num_kv_heads", 0) for cache in model.caches), default=0)
+
+
+def _taken_for_flags(names: Mapping[str, str | None]) -> list[Problem]:
+    """Names that begin with a dash: in a line that starts a server they would be flags of it."""
+    return [
+        Problem(key, "a name that no server takes for a flag", f"'{name}'", "begin with a letter")
+        for key, name in names.items()
+        if name is not None and str(name).startswith("-")
+    ]
 
 
 def _note(text: str) -> Note:
