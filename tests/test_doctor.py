@@ -396,13 +396,13 @@ def test_twice_the_cards_hold_half_the_weights_each() -> None:
     """What the log leaves for the cache is of one card with all the weights."""
     answer = doctor(FAILED / "too_long.log", "device=l4")
     text = text_of(answer)
-    assert "Lower it to 25,536" in text  # by the middle of what "3.12 GiB" may be
+    assert "1,597 fit (3.1 GiB). Planned" in text  # "Lower it to 25,536" is the middle's
     surely = (
-        "--max-model-len 25504 (the longest that surely runs), or --tensor-parallel-size 2, or "
+        "--max-model-len 25488 (the longest that surely runs), or --tensor-parallel-size 2, or "
     )
     assert f"Planned, and fits: {surely}" in text
     assert "--gpu-memory-utilization 0.95 --max-model-len" in text
-    assert "--kv-cache-dtype fp8 --max-model-len 51" in text  # twice 25,504
+    assert "--kv-cache-dtype fp8 --max-model-len 51" in text  # twice 25,488
     assert "--quantization fp8 --max-model-len" in text
     asked = ["model=llama", "device=l4", "backend=meta", "engine=vllm", "engine.version=0.10.2"]
     asked += ["parallel.tensor_parallel_size=2", "scheduler.max_model_len=131072"]
@@ -515,6 +515,32 @@ def test_a_card_that_the_engine_filled_alone_is_told_so(tmp_path: Path) -> None:
     answer = doctor(pasted(tmp_path, large), "device=l4")
     assert "the weights take 61.0" in text_of(answer)
     assert "--tensor-parallel-size" in answer.fields["paste"]
+
+
+SIZED = (FAILED / "out_of_memory_beside_the_cache.log").read_text()
+OTHERS = "Process 12 has 2.1 GiB memory in use. "
+
+
+@pytest.mark.parametrize("log", [SIZED, SIZED.replace(OTHERS, "")])
+def test_a_card_that_ran_out_beside_the_cache_is_never_told_to_hold_a_larger_one(
+    tmp_path: Path, log: str
+) -> None:
+    answer = doctor(pasted(tmp_path, log), "device=h100_80gb")
+    text = text_of(answer)
+    # 1.16 asked for, 900.06 MiB free: 0.28 GiB; a hundredth of 79.19 GiB is 0.79, which is enough.
+    assert "--gpu-memory-utilization 0.89 makes the cache 0.79 GiB smaller (planned)" in text
+    held = int(re.search(r"--kv-cache-memory-bytes (\d+)", answer.fields["paste"])[1])
+    assert 37.10 - 0.80 < held / 2**30 <= 37.10 - 0.79 + 0.005
+    assert ("that frees more than the 0.28 GiB lacking" in text) == (OTHERS in log)
+    assert "alone on the card" not in text and "0.97" not in text
+
+
+def test_what_sizes_the_cache_is_what_is_lowered(tmp_path: Path) -> None:
+    path = pasted(tmp_path, SIZED)
+    answer = doctor(path, "device=h100_80gb", "cache.kv_cache_memory_bytes=39836000000")
+    # 37.10 GiB less 1.16 GiB - 900.06 MiB, down to whole MiB.
+    fewer = (round(37.10 * 2**30) - round(1.16 * 2**30) + round(900.06 * 2**20)) // 2**20 * 2**20
+    assert f"--kv-cache-memory-bytes {fewer} makes the cache 0.28 GiB smaller" in text_of(answer)
 
 
 def test_an_error_that_nothing_is_known_of_gives_no_line_to_run(tmp_path: Path) -> None:

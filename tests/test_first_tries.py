@@ -107,7 +107,7 @@ def ways_of(line: str) -> list[str]:
     ("words", "surely", "maybe"),
     [
         (["llama", "device=l4", "scheduler.max_model_len=131072"], 2, 0),
-        (["llama", "device=l4", "scheduler.max_model_len=8192", "want.requests=4"], 4, 0),
+        (["llama", "device=l4", "scheduler.max_model_len=8192", "want.requests=4"], 3, 1),
         (["gemma3_27b", "device=h100", "engine=vllm", "scheduler.max_model_len=131072"], 2, 2),
     ],
 )

@@ -261,6 +261,35 @@ def test_a_card_that_ran_out_says_who_holds_it(
     assert found.others == (None if others is None else round(others * 2**30))
 
 
+@pytest.mark.parametrize(
+    ("line", "mine", "others"),
+    [
+        # The head says that process 57 is the engine's own.
+        ("Process 57 has 14.68 GiB memory in use. Process 8 has 7.30 GiB memory in use. ",
+         None, 7.3),
+        # 14.68 twice is more than the card: one process by two numbers.
+        ("Process 7 has 14.68 GiB memory in use. Including non-PyTorch memory, this process has "
+         "14.68 GiB memory in use. ", 14.68, None),
+        # The driver does not say: torch prints 2**64 less something.
+        ("Process 7 has 14.68 GiB memory in use. Including non-PyTorch memory, this process has "
+         "17179869184.00 GiB memory in use. ", 14.68, None),
+    ],
+)  # fmt: skip
+def test_only_a_process_that_is_not_the_engines_is_another(
+    line: str, mine: float | None, others: float | None
+) -> None:
+    found = read_log(HEAD + PREFIX + OUT_OF_MEMORY.format(line)).ran_out
+    assert found is not None
+    assert found.mine == (None if mine is None else round(mine * 2**30))
+    assert found.others == (None if others is None else round(others * 2**30))
+
+
+def test_a_process_alone_may_be_the_engine() -> None:
+    line = OUT_OF_MEMORY.format("Process 7 has 21.98 GiB memory in use. ").split("Of the all")[0]
+    found = read_log(HEAD + PREFIX + line).ran_out
+    assert found is not None and (found.mine, found.others) == (None, None)
+
+
 def test_the_engine_that_spoke_before_is_the_one_that_ran_out() -> None:
     sglang = "[2026-01-01 12:00:00] server_args=ServerArgs(model_path='m', tp_size=1)\n"
     sglang += "[2026-01-01 12:00:09] Load weight end. type=X, avail mem=7.01 GB, mem usage=14.99 GB"

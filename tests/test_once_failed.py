@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from random import Random
 from struct import pack
 
 import pytest
@@ -75,6 +75,16 @@ def test_a_place_that_holds_no_whole_config_is_exit_2(arguments, capsys):
     assert "fault of kvpipe" not in capsys.readouterr().err
 
 
+def test_what_hydra_warns_of_is_a_line_of_ours(capsys):
+    """A list of defaults that does not say where the file itself comes."""
+    Path("my").mkdir()
+    Path("my/config.yaml").write_text("defaults: [/model/gpt2@model]\na: 1\n")
+    assert run(["-cp", "my"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert any("missing `_self_`" in line for line in lines)
+    assert all(line.startswith("kvpipe: ") for line in lines)
+
+
 def test_a_saved_config_that_is_no_file_is_refused_at_once(capsys):
     Path("my").mkdir()
     os.mkfifo("my/config.yaml")
@@ -127,6 +137,16 @@ def test_what_is_piped_in_has_an_end(kind, capsys, monkeypatch, tmp_path):
     assert not list(tmp_path.glob("kvpipe-*")), "what was kept is removed"
 
 
+@pytest.mark.parametrize("text", ["hello", "Available KV cache memory: 99999999999999999999 GiB"])
+def test_what_is_piped_in_is_not_called_by_the_name_it_is_kept_under(text, capsys, monkeypatch):
+    Path("junk").write_text(f"{text}\n")
+    with open("junk") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert run(["doctor", "-", "backend=meta"]) == 2
+    told = capsys.readouterr().err
+    assert "standard input" in told and "kvpipe-" not in told
+
+
 # --- files that are no files ---------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "m.gguf"])
 def test_a_model_file_that_is_a_pipe_is_not_waited_for(name, capsys):
@@ -153,10 +173,20 @@ def test_a_gguf_header_has_an_end(capsys):
 # --- the fuzzers --------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["logs", "configs", "gguf"])
 def test_files_at_random_are_read_or_refused(name):
-    assert search(FUZZERS[name], Random(3), 60) == []
+    assert search(FUZZERS[name], 3, range(60)) == []
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(FUZZERS))
 def test_ten_thousand_of_each(name):
-    assert search(FUZZERS[name], Random(1), 10_000) == []
+    assert search(FUZZERS[name], 1, range(10_000)) == []
+
+
+def test_a_case_is_the_same_wherever_a_run_begins():
+    """A run that was cut off goes on where it ended, and processes share the cases."""
+    at: list[int] = []
+    tried: list[object] = []
+    fuzzer = replace(FUZZERS["logs"], wrong_with=lambda case: tried.append(case) or "")
+    search(fuzzer, 5, range(6), lambda number, *_: at.append(number))
+    search(fuzzer, 5, range(3, 6))
+    assert at == [*range(6)] and tried[3:6] == tried[6:]

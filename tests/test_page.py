@@ -27,7 +27,7 @@ from page_requests import (
 
 import kvpipe
 from kvpipe.commands.page import LARGEST_BYTES
-from kvpipe.errors import ConfigError
+from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.main import run
 from kvpipe.page.axes import usual_lengths
 from kvpipe.page.html import page_html
@@ -45,7 +45,11 @@ def check(document: dict[str, Any], place: Place) -> None:
     expected = told(command_line(document, place))
     if position["users"] < place.users and position["users"]:
         assert expected.status == "does_not_fit"
-        assert expected.says.startswith(f"DOES NOT FIT: {position['users']:,} of {place.users:,}")
+        few = f"DOES NOT FIT: only {position['users']:,} of {place.users:,}"
+        assert expected.says.startswith(few)
+    elif place.users > max(1, position["low_users"]) and position["users"]:
+        assert expected.status == "may_not_fit"
+        assert expected.says.startswith(f"MAY NOT FIT: {place.users:,} users of")
     else:
         assert (position["status"], position["says"]) == (expected.status, expected.says)
     if expected.causes:
@@ -164,6 +168,33 @@ def test_a_page_is_written_whole_and_says_what_is_in_it(tmp_path, monkeypatch, c
     assert "page.html" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {".hydra", "page.html", "page.json", "result.json"}
+
+
+@pytest.mark.full
+def test_the_best_fleets_stand_side_by_side_and_each_server_is_the_planners() -> None:
+    """Ranked as find ranks them; positions of each beside a run of its words."""
+    words = ("model=llama", "want.requests=100", "want.length=8192", "want.device=[l40s,h100]")
+    stops = ("command.lengths=[8192,16384]", "backend=meta")
+    document = answered("page", *words, *stops).document
+    ranked = answered("find", *words).document["fleets"]
+    assert document["kind"] == "fleet" and len(document["subjects"]) == 6
+    for subject, fleet in zip(document["subjects"], ranked, strict=False):
+        assert subject["title"].startswith(f"{fleet['cards']} card")
+        assert f": {fleet['replicas']} x TP {fleet['tp']}" in subject["title"]
+        assert subject["title"].endswith(f"of {fleet['device']}")
+    assert document["users"] == -(-100 // ranked[0]["replicas"])
+    notes = "\n".join(document["notes"])
+    assert f"{ranked[0]['users']} users each" in notes and "candidates serve them" in notes
+    for place in places(document, 12, seed=3):
+        check(document, place)
+
+
+def test_a_page_of_fleets_says_what_it_is_not_made_of() -> None:
+    words = ("page", "model=llama", "want.device=[h100]", "want.length=8192")
+    with pytest.raises(ConfigError, match="users that are simply there, got a trace"):
+        answered(*words, "trace=azure_code_sample")
+    with pytest.raises(DoesNotFit, match="none of these cards serves the load"):
+        answered(*words, "want.token_ms=0.001")
 
 
 @pytest.mark.full

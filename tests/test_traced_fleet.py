@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kvpipe.answers import traced_fleet
-from kvpipe.answers.fleet_candidates import Shape, shapes
+from kvpipe.answers.fleet_candidates import Choice, Shape, shapes
 from kvpipe.answers.speed import speed_of
 from kvpipe.answers.traced_fleet import MOST_FLEETS, TracedAnswer, TracedLoad, Waits, serve_trace
 from kvpipe.front.main import run
@@ -39,7 +39,7 @@ def answer(priced: bool) -> TracedAnswer:
     prepared = prepared_request([*MODEL, *TRACE]).prepared
     trace = read_trace(prepared.config.trace)
     load = TracedLoad(requests=trace.requests(), options=trace.options, length=LENGTH, waits=WAITS)
-    return serve_trace(prepared, load, DEVICES, PRICES if priced else {})
+    return serve_trace(prepared, load, Choice(devices=DEVICES), PRICES if priced else {})
 
 
 def replayed(shape: Shape, replicas: int) -> ReplayResult:
@@ -102,7 +102,7 @@ def found(monkeypatch, waits: Waits, so: Callable[[int, int], dict[str, Any]]) -
 
     monkeypatch.setattr(traced_fleet, "replay", played)
     load = TracedLoad(requests=requests, options=trace.options, length=LENGTH, waits=waits)
-    return serve_trace(prepared, load, ["l40s"], {})
+    return serve_trace(prepared, load, Choice(devices=["l40s"]), {})
 
 
 @pytest.mark.parametrize("need", [1, 2, 3, 5, 6, 7])
@@ -120,7 +120,8 @@ def test_no_fleet_that_was_left_out_takes_fewer_cards_than_the_last_that_is_told
     rng = random.Random(seed)
     need = {cards: rng.randint(1, 40 // cards + 2) for cards in (1, 2, 4, 8, 16)}
     told = found(monkeypatch, ANY, lambda n, cards: {"overload": [2.0, None][n >= need[cards]]})
-    sizes = [shape.cards for shape in shapes(["l40s"])]
+    model = prepared_request(MODEL).prepared.resolved.model
+    sizes = [shape.cards for shape in shapes(Choice(devices=["l40s"]), model)]
     every = sorted(cards * need[cards] for cards in sizes if need[cards] <= REQUESTS)
     assert [each.cards for each in told.fleets] == every[:MOST_FLEETS]
 
@@ -226,5 +227,7 @@ def test_everything_that_find_would_not_read_is_told_at_once(capsys, tmp_path, m
 @pytest.mark.parametrize("words", [["scheduler.max_model_len=3000"], ["want.length=3000"]])
 def test_a_length_that_is_said_is_what_servers_take(words, capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["find", *MODEL, *TRACE, "want.device=[l40s]", *words]) == 0
-    assert "--max-model-len 3000" in capsys.readouterr().out
+    assert run(["find", *MODEL, *TRACE, "want.device=[l40s]", *words]) == 1
+    out, err = capsys.readouterr()
+    assert "--max-model-len 3000" in out
+    assert "5 of 60 requests are longer than 3,000 tokens, and were turned away" in err

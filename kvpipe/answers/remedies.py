@@ -63,6 +63,9 @@ def advice(
     trial = tried(prepared, changes)
     if trial is None or not goal.is_met(trial):
         return None
+    length = trial.plan.limits.max_model_len
+    if words and length < trial.plan.requested_len:  # auto, which takes what there is
+        words += f", of {length:,} tokens"
     return Advice(changes=dict(changes), promise=words, trial=trial)
 
 

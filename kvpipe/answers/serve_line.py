@@ -10,9 +10,10 @@ from kvpipe.engines.serve import serve_line
 from kvpipe.pipeline import Prepared, Result
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import KVCacheSpec
+from kvpipe.specs.scaled_rows import SCALED_ROWS
 from kvpipe.stages.validation.base import ResolvedRun
 
-_WORDS = {"fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "fp8_ds_mla": "fp8_ds_mla"}
+_WORDS = ("fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", *SCALED_ROWS)
 
 
 def line_of(result: Result) -> str:
@@ -67,7 +68,8 @@ def _settings(
         "scheduler.chunked_prefill": _is_chunked(plan, version),
         "parallel.decode_context_parallel_size": parallel.dcp if parallel.dcp > 1 else None,
         "parallel.data_parallel_size": parallel.dp if parallel.dp > 1 else None,
-        "cache.cache_dtype": _WORDS.get(resolved.cache_dtype),
+        "parallel.enable_expert_parallel": parallel.expert_parallel,
+        "cache.cache_dtype": resolved.cache_dtype if resolved.cache_dtype in _WORDS else None,
         "cache.mamba_cache_dtype": _set(cache.mamba_cache_dtype),
         "cache.mamba_ssm_cache_dtype": _set(cache.mamba_ssm_cache_dtype),
         "cache.mamba_cache_mode": mode if states and mode != "none" else None,

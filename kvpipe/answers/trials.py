@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.answers.log_memory import profile_after
+from kvpipe.answers.low_end import missing_at_low_end
 from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
@@ -33,10 +34,11 @@ class Trial:
 
     @property
     def is_sure(self) -> bool:
-        """One request of the length fits where all that is estimated is as large as it may be, too:
-        its own report says that it fits, not that it may not."""
-        needed = [rank.required_bytes for rank in self.plan.ranks]
-        return not (self.profile.over_at_worst_bytes or self.profile.lacking_at_worst_bytes(needed))
+        """The users that were asked for fit where all that is estimated is as large as it may be,
+        too: its own report says that it fits, not that it may not."""
+        asked = asked_of_a_copy(self.prepared)
+        missing = missing_at_low_end(self.plan, self.profile, asked)
+        return not (self.profile.over_at_worst_bytes or missing)
 
     @property
     def serves(self) -> bool:
@@ -66,12 +68,18 @@ ANY = Goal()  # it fits, and serves the users that were asked for
 SURELY = Goal(surely=True)
 
 
+def replanned(prepared: Prepared, changes: Mapping[str, Any]) -> Trial:
+    """The request with the changes, planned anew. KvpipeError where it is refused."""
+    made = prepare(changed(prepared.raw, changes))
+    profile = profile_after(prepared, made)
+    plan = plan_with(made, profile.available_kv_bytes, compared=())
+    return Trial(prepared=made, profile=profile, plan=plan)
+
+
 def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
-    """The request with the changes, planned anew; None where it is refused, or holds nothing."""
+    """The same; None where it is refused, or holds nothing."""
     try:
-        made = prepare(changed(prepared.raw, changes))
-        profile = profile_after(prepared, made)
-        plan = plan_with(made, profile.available_kv_bytes, compared=())
+        trial = replanned(prepared, changes)
     except KvpipeError:
         return None
-    return Trial(prepared=made, profile=profile, plan=plan) if fits(plan) else None
+    return trial if fits(trial.plan) else None

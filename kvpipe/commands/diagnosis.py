@@ -7,10 +7,10 @@ known to help, the trouble is called unknown, with the figures that do not add u
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
-from kvpipe.answers.log_memory import profile_after
+from kvpipe.answers.log_memory import profile_after, with_printed_size
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
 from kvpipe.answers.remedies import SURELY_RUNS, Advice, by_sureness, ways_out
@@ -24,6 +24,7 @@ from kvpipe.commands.pasted_flags import (
     taken_out,
     unread,
 )
+from kvpipe.commands.read_start import ended, engine_of, memory_of
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
@@ -39,19 +40,6 @@ from kvpipe.text.figures import GIB, count
 
 MOST_LINES = 20
 MOST_TROUBLES = 8
-_ITEMS = (
-    ("total", "the card has"),
-    ("requested", "the engine may use"),
-    ("weights", "weights"),
-    ("draft_weights", "weights of the draft"),
-    ("activations", "activations"),
-    ("non_torch", "outside torch"),
-    ("graphs", "CUDA graphs"),
-    ("available_kv", "left for the cache"),
-    ("pools", "arrays of the cache"),
-)
-
-
 _SELF_EVIDENT = {
     "scheduler.max_model_len",
     "cache.gpu_memory_utilization",
@@ -79,8 +67,10 @@ class Diagnosis:
 
 def diagnose(pasted: PastedRequest) -> Diagnosis:
     """What there is to say of a request that was pasted."""
-    prepared, log = pasted.prepared, pasted.log
-    compared = _compared(prepared, log)
+    log = pasted.log
+    compared = _compared(pasted.prepared, log)
+    pasted, printed = _sized(pasted, compared)
+    prepared = pasted.prepared
     profile, plan, error, notes = _tried(prepared)
     card = list(of_full_card(log, prepared)) if log is not None else []
     troubles = [
@@ -95,7 +85,7 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
     troubles.sort(key=lambda trouble: not trouble.stops)
     return Diagnosis(
         about=_about(pasted),
-        memory=(*_memory(log, profile), *_defaults(notes)),
+        memory=(*memory_of(log, profile), *printed, *_defaults(notes)),
         capacity=tuple(_capacity(compared, plan, prepared)),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
@@ -107,8 +97,8 @@ def of_log_alone(log: EngineLog) -> Diagnosis:
     """What a log says without the model and the card it is of."""
     troubles = [*of_full_card(log, None), *_of_the_log(log, None)]
     return Diagnosis(
-        about=f"the log of {_ended(log)}: {_engine(log)}",
-        memory=tuple(_memory(log, None)),
+        about=f"the log of {ended(log)}: {engine_of(log)}",
+        memory=tuple(memory_of(log, None)),
         capacity=(),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste="",
@@ -152,6 +142,22 @@ def _compared(prepared: Prepared, log: EngineLog | None) -> LogComparison | None
     return compare_with_log(prepared, log, prepared.resolved.limits.max_model_len)
 
 
+def _sized(
+    pasted: PastedRequest, compared: LogComparison | None
+) -> tuple[PastedRequest, tuple[str, ...]]:
+    """With the cache that a capacity line stands for, where no line gives the memory; in words."""
+    readings = (*compared.agreeing, *compared.nearest) if compared is not None else ()
+    implied = next((each.implied for each in readings if each.implied is not None), None)
+    prepared = with_printed_size(pasted.prepared, pasted.log, implied)
+    if prepared is pasted.prepared or implied is None or pasted.log is None:
+        return pasted, ()
+    counts = pasted.log.counts
+    blocks, tokens = counts.get("num_gpu_blocks"), counts.get("kv_tokens")
+    what = count(blocks, "block") if blocks else count(tokens or 0, "token")
+    words = f"the cache has {implied.num_bytes / GIB:.2f} GiB: {what} were printed, and no memory"
+    return replace(pasted, prepared=prepared), (words,)
+
+
 # --- what was read, and where the memory went ---
 def _about(pasted: PastedRequest) -> str:
     resolved, log = pasted.prepared.resolved, pasted.log
@@ -159,36 +165,7 @@ def _about(pasted: PastedRequest) -> str:
     where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
     if log is None:
         return f"a command line: {where}, estimated{unread(pasted)}"
-    return f"the log of {_ended(log)}: {_engine(log)}, {where}{unread(pasted)}"
-
-
-def _engine(log: EngineLog) -> str:
-    return log.engine + (f" {log.version}" if log.version else "")
-
-
-def _ended(log: EngineLog) -> str:
-    if log.refused:
-        return "a start that was refused"
-    return "a start that failed" if log.short_of or log.ran_out else "a start"
-
-
-def _memory(log: EngineLog | None, profile: MemoryProfile | None) -> Iterator[str]:
-    if log is not None and log.ranks:
-        for name, words in _ITEMS:
-            figure = log.least(name) if name in ("available_kv", "pools") else log.most(name)
-            if figure is not None:
-                yield f"{words} {figure.num_bytes / GIB:.2f} GiB"
-        return
-    if profile is None:
-        return
-    rank = min(profile.ranks, key=lambda each: each.available_kv_bytes)
-    yield f"the card has {rank.total.num_bytes / GIB:.2f} GiB ({rank.total.how})"
-    yield f"the engine may use {rank.requested.num_bytes / GIB:.2f} GiB"
-    for item in (*rank.charged, rank.available_kv):
-        span = ""
-        if item.low_bytes is not None and item.high_bytes is not None:
-            span = f": {item.low_bytes / GIB:.2f} to {item.high_bytes / GIB:.2f}"
-        yield f"{item.name} {item.num_bytes / GIB:.2f} GiB ({item.how}{span})"
+    return f"the log of {ended(log)}: {engine_of(log)}, {where}{unread(pasted)}"
 
 
 def _defaults(notes: tuple[Note, ...]) -> Iterator[str]:
@@ -260,7 +237,8 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Troub
     ways.sort(key=lambda way: not way.is_sure)
     change = dict(ways[0].changes) if ways else None
     planned = by_sureness([(_told_way(way), way.is_sure) for way in ways], ", or ")
-    why = ". ".join(line.rstrip(".") for line in error.lines())
+    lines = error.beside([way.changes for way in ways]).splitlines()
+    why = ". ".join(line.rstrip(".") for line in lines)
     yield Trouble(text=f"{in_flags(why)}. {planned}", stops=True, change=change)
 
 

@@ -5,11 +5,13 @@ Files: find.json (what was wanted, and every finding); fleets.svg where want.dev
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from kvpipe.answers.as_asked import QUESTION
 from kvpipe.answers.finding import Finding
 from kvpipe.answers.search import Search, read_want
 from kvpipe.cache.load import ENDS
@@ -24,6 +26,7 @@ from kvpipe.request.schema import check_section
 from kvpipe.request.want import Want
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
+from kvpipe.text.meanwhile import meanwhile
 
 
 class Find(Command):
@@ -43,29 +46,34 @@ class Find(Command):
         block_rules(prepared.config)  # refused once, not by every question
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
         if search.want.device is not None:
-            return fleet_answer(search)
+            # A sweep has a bar of its own.
+            with meanwhile(sys.stderr if job is None else None) as tell:
+                return fleet_answer(search, tell)
         findings = list(search.findings())
+        status = _status(findings)
         found = {
             **identity(prepared, "kvpipe.find"),
+            "status": status,
             "load": search.load.to_json(),
             "want": {"requests": search.want.requests, "length": search.length},
             "findings": [asdict(finding) for finding in findings],
         }
-        served = _served(findings)
         return Answer(
-            status="fits" if served else "does_not_fit",
-            exit_code=0 if served else 1,
+            status=status,
+            exit_code=1 if status == "does_not_fit" else 0,
             lines=partial(lay_out, [_section(search, findings)]),
             document=found,
             fields={finding.question: finding.answer or None for finding in findings},
         )
 
 
-def _served(findings: Sequence[Finding]) -> bool:
-    """The load as it was asked for, on the device that was named; on a CPU, on any shipped one.
+def _status(findings: Sequence[Finding]) -> str:
+    """Of the load as it was asked for, on the device that was named; on a CPU, on any shipped one.
     What would serve it instead, or a smaller load, is an answer and no success."""
-    asked = [finding for finding in findings if finding.question == "as asked"]
-    return all(not finding.limit for finding in asked) if asked else bool(findings[-1].setting)
+    for finding in findings:
+        if finding.question == QUESTION:
+            return str(finding.value)
+    return "fits" if findings[-1].setting else "does_not_fit"
 
 
 def _section(search: Search, findings: Sequence[Finding]) -> Section:
@@ -79,7 +87,8 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
             *_copies(search),
             Line(f"of these requests: {ENDS[search.load.name]} ({search.load.name})", "faint"),
             Line(
-                "memory: profiling=estimate, or cache.kv_cache_memory_bytes where it is set",
+                "memory: the estimate's best value, unless profiling=utilization or "
+                "cache.kv_cache_memory_bytes is set; as asked: as `kvpipe run` plans it",
                 "faint",
             ),
             *(Line(finding.setting) for finding in findings if finding.setting),

@@ -10,6 +10,7 @@ from math import floor
 from typing import Any
 
 from kvpipe.answers.remedies import advice, by_sureness, ways_out
+from kvpipe.commands.beside_the_cache import smaller_cache, told_smaller
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import words_of
 from kvpipe.logs.engine_log import EngineLog
@@ -30,6 +31,8 @@ def of_full_card(log: EngineLog, prepared: Prepared | None) -> Iterator[Trouble]
     said = _not_free(log) if log.short_of is not None else _ran_out(log)
     if prepared is None:
         yield Trouble(text=f"{said}{_by_hand(log)}", stops=True)
+    elif log.short_of is None and log.cache_was_sized:
+        yield _beside_the_cache(said, log, prepared)
     elif log.held_by_others:
         yield _beside_others(said, log, prepared)
     else:
@@ -54,8 +57,9 @@ def _ran_out(log: EngineLog) -> str:
     of_all = f" of {found.total / GIB:.2f} GiB" if found.total is not None else ""
     free = f" with {found.free / GIB:.2f}{of_all} free" if found.free is not None else of_all
     mine = f"; the engine itself held {found.mine / GIB:.2f} GiB" if found.mine is not None else ""
+    when = " after the cache was sized" if log.cache_was_sized else ""
     return (
-        f"the card ran out of memory: {found.asked / GIB:.2f} GiB more were asked for{free}"
+        f"the card ran out of memory{when}: {found.asked / GIB:.2f} GiB more were asked for{free}"
         f"{mine}{_others(log)}"
     )
 
@@ -74,12 +78,35 @@ def _highest_share(log: EngineLog) -> float:
 def _by_hand(log: EngineLog) -> str:
     if not log.held_by_others:
         return ""
+    if log.engine != "vllm":  # whose flags are others
+        return f". {_STOP}"
+    if log.short_of is None and log.cache_was_sized:
+        return f". {_STOP}, or give the cache less: a lower {_FLAG}"
     return f". {_STOP}; beside them {_FLAG} can be at most {_highest_share(log):.2f}"
 
 
 # --- what was planned ---
+def _beside_the_cache(said: str, log: EngineLog, prepared: Prepared) -> Trouble:
+    """Nothing that gives a larger cache than the one that ran out."""
+    parts = [said]
+    if log.held_by_others:
+        is_enough = log.held_by_others >= log.lacking
+        freed = f"more than the {log.lacking / GIB:.2f} GiB lacking" if is_enough else "some of it"
+        parts.append(f"{_STOP}: that frees {freed}")
+    way = smaller_cache(log, prepared)
+    fewer = "a lower --max-num-seqs takes less outside it, too"
+    if way is None:
+        parts.append(f"The cache must be smaller: lower {_FLAG}; {fewer}")
+        return Trouble(text=". ".join(parts), stops=True)
+    beside = "Beside them " if log.held_by_others else ""
+    parts.append(f"{beside}{told_smaller(way, log)}; {fewer}")
+    return Trouble(text=". ".join(parts), stops=True, change=way.changes)
+
+
 def _beside_others(said: str, log: EngineLog, prepared: Prepared) -> Trouble:
     share = _highest_share(log)
+    if log.short_of is None and share >= prepared.resolved.gpu_memory_utilization:
+        return _alone(f"{said}. {_STOP}", prepared)  # its share leaves room for the others
     within = _planned(prepared, {_SHARE: share}) if share else None
     alone = _planned(prepared, _ALONE)
     text = f"{said}. {_STOP}: {_told_alone(alone)}. "
@@ -106,7 +133,7 @@ def _alone(said: str, prepared: Prepared) -> Trouble:
     """The engine's own process filled the card."""
     weights, total = prepared.resolved.weight_bytes_a_rank, prepared.resolved.device.total_bytes
     if weights >= total or advice(prepared, {}, "") is None:
-        ways = ways_out(prepared)
+        ways = [way for way in ways_out(prepared) if not _takes_more(way.changes, prepared)]
         told = by_sureness([(words_of(way.changes), way.is_sure) for way in ways], ", or ")
         text = f"{said}. {_weights(prepared)}. {told}"
         return Trouble(text=text, stops=True, change=dict(ways[0].changes) if ways else None)
@@ -116,6 +143,11 @@ def _alone(said: str, prepared: Prepared) -> Trouble:
         "or --enforce-eager, where graphs were captured"
     )
     return Trouble(text=text, stops=True)
+
+
+def _takes_more(changes: Mapping[str, Any], prepared: Prepared) -> bool:
+    """More of a card that ran out."""
+    return changes.get(_SHARE, 0.0) > prepared.resolved.gpu_memory_utilization
 
 
 def _planned(prepared: Prepared, changes: Mapping[str, Any]) -> Mapping[str, Any] | None:

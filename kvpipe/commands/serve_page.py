@@ -68,8 +68,12 @@ class ServePage(Command):
             status="fits",
             exit_code=0,
             lines=partial(lay_out, [Section(title=f"serve-page: {url} is closed")]),
-            document={"schema": "kvpipe.served", "schema_version": 1, "url": url},
+            document=served_document(url),
         )
+
+
+def served_document(url: str) -> dict[str, Any]:
+    return {"schema": "kvpipe.served", "schema_version": 1, "url": url}
 
 
 def live_of(prepared: Prepared, shelf: Shelf) -> Live:

@@ -8,7 +8,7 @@ from typing import Any
 from kvpipe.errors import Problem
 from kvpipe.request.want import Want
 
-_OF_CARDS = ("prices", "token_ms", "write", "image")
+_OF_CARDS = ("prices", "caches", "batches", "seqs", "token_ms", "write", "image")
 _OF_TRACES = ("wait_ms", "first_token_ms", "percentile")
 _NOBODYS = {key: Want.model_fields[key].default for key in ("percentile",)}
 

@@ -16,6 +16,8 @@ from typing import NoReturn
 
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.files.named import in_words, named
+from kvpipe.front.pydantic_alone import without_plugins
+from kvpipe.front.warned import warnings_as_lines
 from kvpipe.text.clean import clean
 
 
@@ -24,6 +26,7 @@ def main() -> None:
     # Composing makes many small objects and few cycles: looking for cycles less often saves a tenth
     # of the start.
     gc.set_threshold(50_000)
+    without_plugins()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -52,7 +55,8 @@ def _stdout_to_nowhere() -> None:
 def run(arguments: Sequence[str]) -> int:
     """The exit code of one command line."""
     try:
-        return _dispatch(list(arguments))
+        with warnings_as_lines(complain):
+            return _dispatch(list(arguments))
     except KvpipeError as error:
         complain(error.lines())
         from kvpipe.front.words import asks_for_json
@@ -88,7 +92,9 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(f"kvpipe {__version__}")
         return 0
-    if {"--help", "-h"} & set(arguments) and "all" not in arguments:
+    of_help = {"--help", "-h"} & set(arguments)
+    # All that a command line composes, the user's own YAML with it, is Hydra's to list.
+    if of_help and ("all" not in arguments or len(arguments) == 2):
         return _help(arguments)
     from kvpipe.front.words import flags_to_words, words_to_overrides
 
@@ -109,9 +115,9 @@ def _dispatch(arguments: list[str]) -> int:
 
         return run_sweep(args)
     if args.shell_completion:
-        from kvpipe.front.completion import command_words
+        from kvpipe.front.completion import answered_words
 
-        print(" ".join(command_words()), end=" ")
+        print(answered_words(args.overrides), end="")
     if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
         from kvpipe.front.hydra_front import run_hydra
 

@@ -86,6 +86,18 @@ class EngineLog:
             return max(0, total.num_bytes - free.num_bytes)
         return (self.ran_out.others or 0) if self.ran_out is not None else 0
 
+    @property
+    def cache_was_sized(self) -> bool:
+        """Whether the engine had settled how large its cache is."""
+        return self.least("available_kv") is not None or bool(self.capacities)
+
+    @property
+    def lacking(self) -> int:
+        """Bytes that were missing where a card ran out (all that was asked for, where the line does
+        not say what was free); 0 where the free memory lies in pieces that are too small."""
+        found = self.ran_out
+        return max(0, found.asked - (found.free or 0)) if found is not None else 0
+
     def least(self, name: str) -> Figure | None:
         """The smallest figure of that name over the ranks: the poorest rank decides."""
         return min((rank[name] for rank in self.ranks.values() if name in rank), default=None)

@@ -15,7 +15,7 @@ from kvpipe.logs.envelope import unwrapped
 from kvpipe.logs.lines import Lines, open_log
 from kvpipe.logs.out_of_memory import WORDS as RAN_OUT
 from kvpipe.logs.out_of_memory import out_of_memory
-from kvpipe.logs.speaker import LONGEST_HEAD, Speaker, speaker_of
+from kvpipe.logs.speaker import LONGEST_HEAD, Speaker, process_numbers, speaker_of
 from kvpipe.logs.starts import Starts
 from kvpipe.logs.text import Text
 from kvpipe.request.schema import shown
@@ -37,6 +37,7 @@ TRIGGERS = tuple(
 )
 NO_FIGURES = "a file without any"  # what a file without memory lines is called
 MOST_CONTAINERS = 64  # engines of one file that are told apart
+MOST_PROCESSES = 4096  # of engines in one file
 
 
 def read_file(path: str) -> EngineLog:
@@ -93,6 +94,7 @@ class LogReader:
 
     def __init__(self) -> None:
         self._starts: dict[tuple[str, str], Starts] = {}
+        self._processes: set[int] = set()
         self.steps = 0
 
     def feed(self, at: int, raw: str) -> None:
@@ -104,9 +106,11 @@ class LogReader:
             if not present:  # nearly every line of a server that runs
                 continue
             text = Text(line)
+            if len(self._processes) < MOST_PROCESSES:
+                self._processes.update(process_numbers(line))
             for engine in ENGINES:
                 self._line(engine, text, at, present)
-            if RAN_OUT in present and (found := out_of_memory(text.line)):
+            if RAN_OUT in present and (found := out_of_memory(text.line, self._processes)):
                 who = self._speaker(text, text.find(RAN_OUT))
                 self._of(self._speaking(), who).runs_out(found, who, at)
             self.steps += text.steps

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 LONGEST_HEAD = 4096  # characters before a message that are looked at
@@ -16,6 +17,7 @@ _NUMBERED = re.compile(r"\brank[ =]?(\d{1,5})")
 _PROCESS = re.compile(
     r"\((?:[A-Za-z]{0,40}Worker\w{0,40})[ _][^()]{0,60}?pid=(\d{1,12})(?:, ip=([\w.:]{1,60}))?"
 )
+_OWN = re.compile(r"\([A-Za-z]\w{0,60}[^()]{0,60}?[ =_]pid=(\d{1,10})")
 _POD = re.compile(r"\[?pod/([^/\]\s]{1,253})/")
 _COMPOSE = re.compile(r"([\w.-]{1,80}-\d{1,4}) {1,40}\| ")
 
@@ -44,6 +46,11 @@ def speaker_of(head: str) -> Speaker:
         where = f" at {process[2]}" if process[2] else ""
         return Speaker(rank=f"process {process[1]}{where}", source=source)
     return Speaker(source=source)
+
+
+def process_numbers(line: str) -> Iterator[int]:
+    """Of the processes of an engine that a line's head names, as they count themselves."""
+    return (int(digits) for digits in _OWN.findall(line[:LONGEST_HEAD]))
 
 
 def _source(head: str) -> str:

@@ -49,7 +49,7 @@ function chooser() {
   page.subjects.forEach((each, i) => select.append(element("option", { value: i }, each.title)));
   select.value = state.subject;
   select.addEventListener("change", () => choose(Number(select.value)));
-  const name = page.kind === "comparison" ? "Engine" : "Job of the sweep";
+  const name = { comparison: "Engine", fleet: "Fleet" }[page.kind] || "Job of the sweep";
   return element("div", { class: "control choice" }, element("label", { for: "subject" }, name), select);
 }
 
@@ -311,7 +311,7 @@ function open() {
   readState();
   drawHead();
   drawControls();
-  const name = { request: "KV cache planner", sweep: "Jobs of a sweep", comparison: "Engines side by side", live: "KV cache planner" };
+  const name = { request: "KV cache planner", sweep: "Jobs of a sweep", comparison: "Engines side by side", fleet: "Fleets that serve the load", live: "KV cache planner" };
   byId("heading").textContent = `kvpipe: ${name[page.kind]}`;
   document.title = `kvpipe: ${subject().model} on ${subject().device}`;
   byId("made").textContent = `kvpipe ${page.kvpipe}. Every number is from a plan that was made; between users it is fixed + each x users.`;

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvpipe.answers.engine_question import question_of
+from kvpipe.answers.low_end import missing_at_low_end
 from kvpipe.answers.serve_line import line_for
+from kvpipe.answers.uncounted import weights_left_out
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
@@ -28,10 +30,11 @@ from kvpipe.pipeline import (
     profiling_request,
 )
 from kvpipe.report.accounts import replicas_of, split_bytes, split_running
-from kvpipe.report.of_run import headline_of, weights_left_out
+from kvpipe.report.of_run import headline_of
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.request.changed import changed
+from kvpipe.specs.edges import largest
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
 from kvpipe.stages.validation.base import ResolvedDevice
@@ -78,14 +81,17 @@ def _of_blocks(made: Prepared, profile: MemoryProfile) -> Position:
     memory, copies = profile.ranks[rank], replicas_of(made.resolved)
     one, two = (split_running(plan, rank, memory, n, copies) for n in (1, 2))
     verdict, cap, cache = verdict_of(report), plan.capacity, memory.available_kv
+    users = (running_at_once(report) or 0) // report.copies
+    low_users = largest(1, users, lambda n: not missing_at_low_end(plan, profile, n)) or 0
     return Position(
         status=verdict.status,
         says=verdict.short,
         card_bytes=memory.total.num_bytes,
         shares=shares_of(one, two),
         copies=report.copies,
-        users=running_at_once(report) or 0,
+        users=report.copies * users,
         memory_users=report.copies * cap.requests_running if cap else 0,
+        low_users=report.copies * low_users,
         peak_users=report.copies * report.accounts[rank].requests_peak,
         steady_users=report.copies * report.accounts[rank].requests_steady,
         request_bytes=_request_bytes(plan, rank),
@@ -134,6 +140,7 @@ def _of_engine(plan: EnginePlan, device: ResolvedDevice, copies: int) -> Positio
         copies=copies,
         users=copies * plan.users.steady,
         memory_users=copies * plan.users.steady,
+        low_users=copies * plan.users.steady,
         peak_users=copies * plan.users.peak,
         steady_users=copies * plan.users.steady,
         request_bytes=plan.needed_bytes,

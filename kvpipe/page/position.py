@@ -25,7 +25,8 @@ class Position:
     """One plan. Lengths in tokens, the rest as named.
 
     status, says: the verdict while it holds the users (of one user; of none where it runs none).
-    users: requests that run at once, by memory and scheduler; memory_users: by memory alone.
+    users: requests that run at once, by memory and scheduler; memory_users: by memory alone;
+    low_users: of them, those that run with the least memory of the estimate, too.
     peak_users, steady_users: all reading their prompts, all decoding; each on all copies, which
     share the users evenly (data parallelism). request_bytes: one that
     decodes, on this rank. cache_bytes, low_bytes, high_bytes: given to the cache, and the range of
@@ -41,6 +42,7 @@ class Position:
     copies: int = 1
     users: int = 0
     memory_users: int = 0
+    low_users: int = 0
     peak_users: int = 0
     steady_users: int = 0
     request_bytes: int = 0

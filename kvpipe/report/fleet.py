@@ -75,8 +75,7 @@ def refusals(refused: Mapping[str, tuple[str, ...]]) -> list[Line]:
 
 def shape_of(replicas: int, shape: Shape) -> str:
     """`4 x TP 2 PP 2`."""
-    text = f"{replicas:,} x TP {shape.tp}"
-    return f"{text} PP {shape.pp}" if shape.pp > 1 else text
+    return f"{replicas:,} x {shape.words}"
 
 
 def _names(names: tuple[str, ...]) -> str:

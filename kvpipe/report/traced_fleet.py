@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from kvpipe.answers.traced_fleet import TracedAnswer, TracedFleet, TracedLoad, Waits, of
+from kvpipe.answers.traced_fleet import TracedAnswer, TracedFleet, TracedLoad
+from kvpipe.answers.waits import Waits, of
 from kvpipe.report.fleet import drawn, refusals, refused_document, shape_of, to_start
 from kvpipe.simulation.latencies import Percentiles
 from kvpipe.text.figures import count

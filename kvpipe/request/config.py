@@ -39,6 +39,10 @@ CacheDtype = Literal[
     "iq4_nl",
     "nvfp4",
     "int8",
+    # of vLLM (specs/scaled_rows.py)
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "int4_per_token_head",
 ]
 ModelDtype = Literal["auto", "float16", "bfloat16", "float32"]
 
@@ -91,6 +95,7 @@ class ParallelConfig(Section):
     pipeline_parallel_size: Ranks
     decode_context_parallel_size: Ranks
     data_parallel_size: Ranks
+    enable_expert_parallel: bool = False  # files of third parties lack it
     rank_memory_bytes: list[Bytes] | None  # device memory of each rank; null: the device's, on all
     pipeline_partition: list[Count] | None  # layers a stage; null: as even as possible
 
@@ -123,6 +128,10 @@ FIXED_SECTIONS: dict[str, type[Section]] = {
 }
 
 
+# (class, contract) found to agree: asking a protocol is slow, and a run asks dozens of times.
+_KEPT: set[tuple[type, type]] = set()
+
+
 @dataclass(frozen=True, kw_only=True)
 class PluginChoice:
     """A section that names a plugin: its key, the name, the plugin, and its checked options."""
@@ -135,10 +144,13 @@ class PluginChoice:
     def make(self, contract: type[T]) -> T:
         """The plugin, set up with its options; ConfigError where what it makes does not keep the
         contract of its section: a class, or a protocol that is checked at run time."""
-        made = self.plugin(self.options)
-        if not isinstance(made, contract):
-            got = f"'{self.name}', which makes a {type(made).__name__}"
-            raise ConfigError(Problem(self.key, f"a plugin that makes a {contract.__name__}", got))
+        made: T = self.plugin(self.options)
+        if (type(made), contract) not in _KEPT:
+            if not isinstance(made, contract):
+                got = f"'{self.name}', which makes a {type(made).__name__}"
+                wanted = f"a plugin that makes a {contract.__name__}"
+                raise ConfigError(Problem(self.key, wanted, got))
+            _KEPT.add((type(made), contract))
         return made
 
 

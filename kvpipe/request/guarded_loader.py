@@ -8,8 +8,10 @@ each of them. Nothing has been imported, opened or written when it raises.
 from __future__ import annotations
 
 import os
+from copy import copy, deepcopy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
@@ -87,6 +89,7 @@ class GuardedLoader(ConfigLoaderImpl):
         return config
 
     def _load_single_config(self, default: Any, repo: Any) -> Any:
+        shared = repo.load_config(default.config_path).config
         loaded = super()._load_single_config(default, repo)
         path = default.config_path
         expected = (
@@ -95,6 +98,8 @@ class GuardedLoader(ConfigLoaderImpl):
             or default.package == os.path.dirname(path).replace("/", ".")
             or path == "hydra/output/default"
         )
+        if loaded.config is shared:  # Hydra merges a copy of what has a package, else the file's
+            loaded = replace(loaded, config=deepcopy(shared))
         trusted = loaded.path in _TRUSTED or loaded.path.startswith(_TRUSTED_UNDER)
         if not (trusted and expected):
             self._said += _of_hydra(loaded, f"{loaded.path}/{path}.yaml")
@@ -102,7 +107,25 @@ class GuardedLoader(ConfigLoaderImpl):
 
 
 class BoundedRepository(ConfigRepository):
-    """Config files of the search path, each within its own folder and within bounds."""
+    """Config files of the search path, each within its own folder and within bounds.
+
+    Looking for mistakes composes a request several times, and a sweep once a job. What ships is
+    read once a process, the rest once a request: what was measured is what is composed, whoever
+    writes to the file meanwhile. (`GuardedLoader._load_single_config` gives out copies.)
+    """
+
+    _shipped: ClassVar[dict[tuple[str, str], Any]] = {}
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        super().__init__(config_search_path)
+        self._theirs: dict[tuple[str, str], Any] = {}
+
+    def __deepcopy__(self, memo: Any) -> BoundedRepository:
+        """Hydra copies a repository to give the copy sources of its own, and changes nothing else
+        of it."""
+        other = copy(self)
+        other.sources = list(self.sources)
+        return other
 
     def load_config(self, config_path: str) -> Any:
         parts = config_path.split("/")
@@ -111,10 +134,16 @@ class BoundedRepository(ConfigRepository):
                 Problem(config_path, "a config inside the folders that are searched", "a way out")
             )
         source = self._find_object_source(config_path, ObjectType.CONFIG)
-        if source is not None and source.scheme() == "file" and source.full_path() not in _TRUSTED:
-            check_yaml(Path(source.path, source._normalize_file_name(config_path)))
-        loaded = super().load_config(config_path)
-        if loaded is not None and not OmegaConf.is_dict(loaded.config):
+        if source is None:
+            return super().load_config(config_path)
+        where = source.full_path()
+        read = self._shipped if where in _TRUSTED else self._theirs
+        if (where, config_path) not in read:
+            if source.scheme() == "file" and where not in _TRUSTED:
+                check_yaml(Path(source.path, source._normalize_file_name(config_path)))
+            read[where, config_path] = super().load_config(config_path)
+        loaded = read[where, config_path]
+        if not OmegaConf.is_dict(loaded.config):
             raise ConfigError(Problem(config_path, "a config of settings", "another kind of YAML"))
         return loaded
 

@@ -122,9 +122,11 @@ class Family:
 
     defaults: what the class supplies for keys that files leave out. num_layers: of the part that
     generates. context_length: tokens, scaled rope included. encoder_tokens: encoder output tokens a
-    request attends to. ssm_dtype: of the recurrent state, where the family fixes it. like: the
-    type whose class supplies defaults, for types that transformers does not have. has_towers: the
-    same flat file describes towers, which `weights` leaves out.
+    request attends to. ssm_dtype: of the recurrent state, where the family fixes it. kv_dtype: of
+    the KV cache, where engines know one format for it. like: the type whose class supplies
+    defaults, for types that transformers does not have. has_towers: the same flat file describes
+    towers, which `weights` leaves out. predicts: whether a prediction layer keeps such a cache, of
+    those that the last layer keeps.
     """
 
     caches: Callable[[Config], list[CacheGeometry]]
@@ -135,9 +137,11 @@ class Family:
     context_length: Callable[[Config], int] = lambda config: config.context_length
     encoder_tokens: Callable[[Config], int] = lambda config: 0
     ssm_dtype: str | None = None
+    kv_dtype: str | None = None
     like: str | None = None
     pattern: tuple[str, ...] | None = ()
     has_towers: bool = False
+    predicts: Callable[[CacheGeometry], bool] = lambda cache: True
 
     def config(self, raw: Mapping[str, Any]) -> Config:
         return Config(raw, self.defaults, self.aliases, self.pattern)

@@ -43,7 +43,7 @@ class Arguments:
         yield from _of_limits(self.limits)
         yield from _of_memory(self.memory, len(self.ranks))
         yield from _of_engines(self.engines)
-        if self.layout not in EngineRules.LAYOUTS:
+        if self.layout is not None and self.layout not in EngineRules.LAYOUTS:
             hint = did_you_mean(str(self.layout), EngineRules.LAYOUTS)
             wanted = "an order of the axes L, B, N, H, C"
             yield Problem("placement", wanted, str(self.layout), hint)

@@ -65,13 +65,12 @@ def plan(
     ranks = _ranks(layers)
     figures = listed(memory)
     given = tuple(map(parse_size, (memory,) * len(ranks) if figures is None else figures))
-    layout = EngineRules.LAYOUTS[0] if kv_cache_layout is None else kv_cache_layout
     arguments = Arguments(
         ranks=ranks,
         limits=limits,
         memory=given,
         engines=(rules, *compared),
-        layout=layout,
+        layout=kv_cache_layout,
         max_num_seqs=max_num_seqs,
         num_gpu_blocks_override=num_gpu_blocks_override,
     )
@@ -86,7 +85,7 @@ def plan(
             fit=fit,
             disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
             num_gpu_blocks_override=num_gpu_blocks_override,
-            kv_cache_layout=layout,
+            kv_cache_layout=kv_cache_layout,
             max_num_seqs=max_num_seqs,
             compared=tuple(compared),
             slots=slots,
