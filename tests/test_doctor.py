@@ -520,7 +520,7 @@ def test_a_card_that_the_engine_filled_alone_is_told_so(tmp_path: Path) -> None:
     assert "--tensor-parallel-size" in answer.fields["paste"]
 
 
-SIZED = (FAILED / "out_of_memory_beside_the_cache.log").read_text()
+SIZED = (CASES / "other_starts" / "out_of_memory_beside_the_cache.log").read_text()
 OTHERS = "Process 12 has 2.1 GiB memory in use. "
 
 

@@ -10,7 +10,7 @@ from test_doctor import CASES, FAILED, doctor, pasted, text_of
 
 from kvpipe.logs.reading import read_log
 
-SERVED = CASES / "served"
+SERVED = CASES / "other_starts"
 
 
 # --- other engines ---
@@ -39,7 +39,7 @@ def test_the_log_of_another_engine_is_told_by_its_own_lines_and_nothing_of_vllm(
 
 
 def test_a_share_that_leaves_sglang_nothing_is_told_with_the_least_that_does() -> None:
-    answer = doctor(FAILED / "sglang_share.log", "device=h100_80gb")
+    answer = doctor(SERVED / "sglang_share.log", "device=h100_80gb")
     text = text_of(answer)
     # 61.4 + 17.1 = 78.5 were free; 1 - 17.1 / 78.5 = 0.7822; 17.1 - 0.21 x 78.5 = 0.615.
     assert "keeps 23.55 GiB of the 78.50" in text and "the weights left 17.10" in text
@@ -49,7 +49,7 @@ def test_a_share_that_leaves_sglang_nothing_is_told_with_the_least_that_does() -
 
 
 def test_others_on_the_card_of_another_engine_are_told_without_vllms_flags(tmp_path: Path) -> None:
-    log = (FAILED / "sglang_share.log").read_text().split("[2026-03-04 10:01:25")[0]
+    log = (SERVED / "sglang_share.log").read_text().split("[2026-03-04 10:01:25")[0]
     log += next(x for x in (FAILED / "out_of_memory.log").read_text().split("\n") if "Tried" in x)
     text = text_of(doctor(pasted(tmp_path, log)))
     assert "other processes hold 7.30 GiB. Stop them" in text and "--gpu-memory" not in text
@@ -88,7 +88,7 @@ def test_tokens_that_were_printed_are_planned_where_no_line_gives_the_memory(
 
 
 # --- said beside ---
-REFUSED = FAILED / "too_long_0_9_1.log"  # at a share of 0.9: 6.54 GiB, 8.00 are needed
+REFUSED = SERVED / "too_long_0_9_1.log"  # at a share of 0.9: 6.54 GiB, 8.00 are needed
 
 
 def test_a_log_is_read_at_its_own_ranks_and_what_was_said_is_planned_from_its_memory() -> None:
