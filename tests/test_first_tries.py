@@ -153,14 +153,15 @@ def test_a_cache_by_hand_that_the_device_has_not_is_refused_unless_it_is_meant(c
 
 @pytest.mark.parametrize(("users", "card"), [(1, "rtx_4090"), (40, "h100")])
 def test_a_block_that_is_too_large_is_made_smaller(users, card, capsys):
-    """The largest halving that serves is named first of all; twice as much does not."""
+    """The largest halving that serves is named first of all; twice as much does not surely."""
     words = ["llama", "--on", card, "--context", "2k", f"--users={users}"]
     assert run(planned(*words, "cache.block_size=65536")) == 1
     (first, *_) = json.loads(capsys.readouterr().out)["advice"]
     assert set(first) == {"cache.block_size"}
     size = first["cache.block_size"]
-    for block, code in ((size, 0), (2 * size, 1)):
-        assert run(planned(*words, f"cache.block_size={block}")) == code
+    for block, fits in ((size, True), (2 * size, False)):
+        run(planned(*words, f"cache.block_size={block}"))
+        assert (json.loads(capsys.readouterr().out)["status"] == "fits") == fits
 
 
 # --- option files of one's own ---
