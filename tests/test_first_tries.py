@@ -153,7 +153,7 @@ def test_a_cache_by_hand_that_the_device_has_not_is_refused_unless_it_is_meant(c
 
 @pytest.mark.parametrize(("users", "card"), [(1, "rtx_4090"), (40, "h100")])
 def test_a_block_that_is_too_large_is_made_smaller(users, card, capsys):
-    """The largest halving that serves is named first of all; twice as much does not surely."""
+    """The largest halving that surely serves is named first of all; twice as much may not."""
     words = ["llama", "--on", card, "--context", "2k", f"--users={users}"]
     assert run(planned(*words, "cache.block_size=65536")) == 1
     (first, *_) = json.loads(capsys.readouterr().out)["advice"]

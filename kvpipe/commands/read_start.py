@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvpipe.answers.log_answer import LogComparison
+from kvpipe.cache.plan import Plan
+from kvpipe.engines.pasted_line import in_flags
 from kvpipe.logs.engine_log import EngineLog
+from kvpipe.notes import Note
 from kvpipe.stages.profiling.base import MemoryProfile
-from kvpipe.text.figures import GIB
+from kvpipe.text.figures import GIB, count
 
 _ITEMS = (
     ("total", "the card has"),
@@ -52,3 +56,28 @@ def memory_of(log: EngineLog | None, profile: MemoryProfile | None) -> Iterator[
         if item.low_bytes is not None and item.high_bytes is not None:
             span = f": {item.low_bytes / GIB:.2f} to {item.high_bytes / GIB:.2f}"
         yield f"{item.name} {item.num_bytes / GIB:.2f} GiB ({item.how}{span})"
+
+
+def defaults_of(notes: tuple[Note, ...]) -> Iterator[str]:
+    """What the engine chose for a step where nobody did, in one line."""
+    steps = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
+    told = [note.text for note in notes if not note.is_warning and note.knob.startswith(steps)]
+    if told:
+        yield in_flags("; ".join(told))
+
+
+def capacity_of(
+    compared: LogComparison | None, plan: Plan | None, copies: int = 1
+) -> Iterator[str]:
+    if plan is not None and plan.capacity is not None:
+        held, where = plan.capacity, f" on each of {copies:,} copies" if copies > 1 else ""
+        yield (
+            f"{count(plan.num_blocks, 'block')}{where} hold "
+            f"{count(held.requests_steady, 'request')} of "
+            f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
+        )
+    if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
+        best = compared.agreeing[-1]
+        figures = ", ".join(f"{term.name} {term.printed}" for term in best.terms)
+        supposed = f" with {' and '.join(best.supposed)}" if best.supposed else ""
+        yield f"printed and reproduced by the rules of {best.engine}{supposed}: {figures}"

@@ -166,7 +166,7 @@ def _own_model(word: str, config_dir: str | None) -> list[str]:
 
 
 def _shipped(word: str) -> str | None:
-    return hub_name_is_shipped(word) if "/" in word else option_named("model", word)
+    return hub_name_is_shipped(word) if "/" in word else option_named("model", word, may_begin=True)
 
 
 def _meaningless(word: str) -> Problem:

@@ -47,7 +47,8 @@ class CacheGeometry:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelGeometry:
-    """file_dtype: how the checkpoint is stored. context_length: tokens the model was made for.
+    """file_dtype: how the checkpoint is stored. context_length: tokens the model was made for;
+    context_since: what vLLM takes for it from a release on, that release -> tokens.
     parameter_count: of the whole model, with its source; None where unknown. tower_parameters: of
     these, those of towers beside the part that generates, as far as they are counted.
     encoder_tokens: encoder output tokens one request attends to (0: no cross attention).
@@ -80,6 +81,7 @@ class ModelGeometry:
     kv_dtype: str | None = None  # of the KV cache, where the checkpoint declares one
     has_kv_scheme: bool = False  # ... in the words of compressed-tensors
     adapter_bytes: int = 0  # of a LoRA that lies beside the model, as stored
+    context_since: Mapping[str, int] = field(default_factory=dict)
     max_loras: int = 0  # such adapters on the device at once
     is_formula: bool = False
     num_draft_layers: int = 0  # the last layers, of a model that drafts tokens for this one

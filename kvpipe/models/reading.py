@@ -112,6 +112,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         name=file.name,
         file_dtype=file.dtype or "float32",
         context_length=family.context_length(config),
+        context_since=_context_since(config),
         num_layers=family.num_layers(config),
         caches=caches,
         hidden_size=config.hidden_size,
@@ -131,7 +132,11 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         has_kv_scheme=has_kv_scheme(file.quantization),
         source=LABEL if by_keys else "config.json",
         notes=tuple(
-            [*_notes(file, family, weight_bytes, towers), *(_unknown_keys(file) if by_keys else [])]
+            [
+                *_notes(file, family, weight_bytes, towers),
+                *_yarn(config),
+                *(_unknown_keys(file) if by_keys else []),
+            ]
         ),
         rank_parameters=None if weights is None else _by_rank(weights),
         weights=None if weights is None else (lambda: weights),
@@ -176,6 +181,27 @@ def _check_generates(file: ConfigFile, caches: tuple[CacheGeometry, ...]) -> Non
         names = ", ".join(map(str, file.raw.get("architectures") or ()))
         expected = f"a {file.model_type} that encodes, for which alone it is read"
         raise unreadable("architectures", expected, printable(names))
+
+
+# vLLM, config/model.py: yarn stretches what it is told in 0.17.0 and 0.28.0; from 0.30.0 on
+# max_position_embeddings is the stretched length, as transformers takes it (0.29 was not read).
+_YARN_IS_COUNTED = "0.30.0"
+
+
+def _context_since(config: Config) -> dict[str, int]:
+    if not config.counts_before_yarn:
+        return {}
+    return {_YARN_IS_COUNTED: config.count("max_position_embeddings")}
+
+
+def _yarn(config: Config) -> list[str]:
+    if not config.counts_before_yarn:
+        return []
+    length, stretched = config.count("max_position_embeddings"), config.context_length
+    return [
+        f"max_position_embeddings is {length:,}, which yarn stretches to {stretched:,}: vLLM from "
+        f"{_YARN_IS_COUNTED} on serves no more than the file says"
+    ]
 
 
 def _unknown_keys(file: ConfigFile) -> list[str]:
