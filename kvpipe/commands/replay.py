@@ -16,7 +16,7 @@ from kvpipe.commands.base import Command
 from kvpipe.errors import Problem, problems_of
 from kvpipe.pipeline import Prepared, plan_with, profile_ranks
 from kvpipe.report.base import Answer
-from kvpipe.report.identity import identity, where
+from kvpipe.report.identity import identity
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import Line
 from kvpipe.text.meanwhile import meanwhile
@@ -76,7 +76,7 @@ class Replay(Command):
         timing = _timing(trace.options, speed)
         complaints = tuple(unserved(result, waits_of(prepared.config.want)))
         resolved = prepared.resolved
-        heading = f"{resolved.model.name} on {where(resolved)}"
+        heading = f"{resolved.model.name} on {resolved.device.name}"
         on = f"{heading}, {cache_words(poorest(profile))}{uncounted_words(resolved, profile)}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
         served = status_beside_weights(resolved, profile)
