@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache, cached_property
 from importlib import import_module
+from os.path import isfile  # which takes a name that no file can have for none
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +22,7 @@ T = TypeVar("T")
 @cache
 def _says_plugin(path: Path) -> bool:
     """Read as text: nothing is imported before it is chosen."""
-    return path.is_file() and "\nPLUGIN" in path.read_text(encoding="utf-8")
+    return isfile(path) and "\nPLUGIN" in path.read_text(encoding="utf-8")
 
 
 @cache

@@ -85,6 +85,14 @@ def test_a_request_goes_to_the_copy_with_the_least_to_do() -> None:
     assert [share.requests for share in result.replicas] == [1, 3]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_idle_copies_take_turns_and_begin_when_they_are_asked(together: bool) -> None:
+    result = played(asked((0, 1, 1), (100, 1, 1), (200, 1, 1)), 2, together, *BY_HAND)
+    assert [share.requests for share in result.replicas] == [2, 1]
+    assert result.latencies.first_token == [2, 2, 2] and result.latencies.wait == [0, 0, 0]
+    assert result.simulated_s == 202
+
+
 def test_a_queue_weighs_more_where_the_pool_is_full() -> None:
     """One at a time. When the fifth comes, each copy runs one and has one waiting; the first's pool
     is 61% full of a prompt of 5,000: 2 + 6 * 0.11 against 2, where turns would have chosen it."""

@@ -721,6 +721,15 @@ def test_a_field_report_is_diagnosed_and_its_twin_is_not(
         assert not is_said(pattern, text), (pattern, text)
 
 
+@pytest.mark.parametrize(("users", "code"), [(1, 0), (2, 1)])
+def test_the_users_that_were_asked_for_are_what_a_line_must_serve(tmp_path, users, code) -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 16384"
+    answer = doctor(pasted(tmp_path, line), "device=l4", f"want.requests={users}")
+    assert answer.exit_code == code
+    few = "of 2 users of 16,384 tokens, 1 run at once. Planned, and fits: --"
+    assert (few in text_of(answer)) == (code == 1)
+
+
 def test_what_asks_for_more_to_be_said_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     log = CASES / "failed_starts" / "too_long.log"

@@ -26,6 +26,7 @@ from kvpipe.models.parameters import rank_parameters
 from kvpipe.models.preset import Preset
 from kvpipe.models.weight import Ranks
 from kvpipe.request.confdir import shipped_option
+from kvpipe.stages.validation.layers import as_released
 
 CERTAIN = sorted(name for name, entry in models().items() if entry["certain"])
 
@@ -305,11 +306,29 @@ def test_a_short_convolution_is_a_state_of_kernel_minus_one_columns(tmp_path: Pa
     assert conv.fields["states"] == [{"name": "conv", "shape": [256, 2]}]
 
 
+# What vLLM 0.33's own ModelConfig said of such files; 0.28 multiplies (read in both).
+@pytest.mark.parametrize(
+    ("release", "context"), [("", 131072), ("0.28.0", 131072), ("0.33.0", 32768)]
+)
+def test_yarn_stretches_the_context_as_the_planned_release_reads_it(
+    release: str, context: int, tmp_path: Path
+) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    model = read(tmp_path, small("qwen2", max_position_embeddings=32768, rope_scaling=yarn))
+    assert as_released(model, release).context_length == context
+    assert any("which yarn stretches to 131,072" in note for note in model.notes)
+    counted = read(tmp_path, small("qwen2", max_position_embeddings=131072, rope_scaling=yarn))
+    assert as_released(counted, release).context_length == 131072
+    assert not any("yarn" in note for note in counted.notes)
+
+
 def test_stretched_rope_counts_in_the_context_once(tmp_path: Path) -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
     raw = small("qwen2", max_position_embeddings=32768, rope_scaling=yarn)
     assert read(tmp_path, raw).context_length == 131072
     assert read(tmp_path, raw | {"max_position_embeddings": 131072}).context_length == 131072
+    default = {"rope_scaling": {"rope_type": "default"}, "max_position_embeddings": 512}
+    assert read(tmp_path, small("gpt_oss", **default)).context_length == 512
     llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
     assert read(tmp_path, small("llama", rope_scaling=llama3)).context_length == 4096
 

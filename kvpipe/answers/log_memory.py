@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isclose
+from typing import TYPE_CHECKING
 
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, prepare, profile_ranks
+from kvpipe.request.changed import changed
 from kvpipe.request.confdir import shipped_option
 from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
 from kvpipe.text.figures import GIB
+
+if TYPE_CHECKING:  # a request without a log needs none of them
+    from kvpipe.logs.engine_log import EngineLog
+    from kvpipe.logs.figures import Figure
+
+_BYTES = "cache.kv_cache_memory_bytes"
 
 
 def profile_after(prepared: Prepared, made: Prepared) -> MemoryProfile:
@@ -28,6 +36,24 @@ def profile_after(prepared: Prepared, made: Prepared) -> MemoryProfile:
     if before is None or after is None:
         return profile
     return replace(profile, ranks=tuple(_shifted(rank, after - before) for rank in profile.ranks))
+
+
+def with_printed_size(
+    prepared: Prepared, log: EngineLog | None, implied: Figure | None
+) -> Prepared:
+    """The request with the cache that the log's capacity line stands for (implied), where no line
+    of it gives the memory: what was printed is no estimate. A size that was set stays."""
+    cache = prepared.config.cache
+    is_set = cache.kv_cache_memory_bytes is not None or cache.num_gpu_blocks_override is not None
+    if log is None or implied is None or is_set or implied.num_bytes <= 0:
+        return prepared
+    if log.per_rank("available_kv") or log.per_rank("pools"):
+        return prepared
+    try:
+        made = prepare(changed(prepared.raw, {_BYTES: implied.num_bytes}))
+    except KvpipeError:
+        return prepared
+    return replace(made, said=prepared.said, words=prepared.words, from_log=prepared.from_log)
 
 
 def share_is_known(prepared: Prepared) -> bool:

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import floor
 from typing import Any
 
 from kvpipe.answers.log_memory import share_is_known
 from kvpipe.answers.remedies import LENGTH, Advice, advice, longest
 from kvpipe.answers.trials import ANY, SURELY, Goal
+from kvpipe.cache.plan import Plan
 from kvpipe.pipeline import Prepared
 
 OLDEST = (8, 9)  # compute capability of the first cards with 8-bit floats
+LEAST = 1.02  # times the tokens: what is told as more
 SHARE = 0.95  # of the card: what stays is for what grows after the cache was sized
 
 
@@ -24,6 +27,26 @@ def more_room(prepared: Prepared) -> Iterator[Advice]:
         found = _way(prepared, changes, SURELY) or _way(prepared, changes, ANY)
         if found is not None:
             yield found
+
+
+def more_tokens(prepared: Prepared) -> Iterator[Advice]:
+    """Ways with which a request that fits holds more of itself at once, with how much more."""
+    before = advice(prepared, {}, "")
+    held = None if before is None else _at_once(before.plan)
+    if not held or prepared.resolved.device.type == "cpu":
+        return
+    twice = 2 * prepared.resolved.parallel.tp
+    for changes in (*_changes(prepared), {"parallel.tensor_parallel_size": twice}):
+        found = advice(prepared, changes, "", SURELY) or advice(prepared, changes, "")
+        more = 0.0 if found is None else _at_once(found.plan) / held
+        if found is not None and more >= LEAST:
+            yield replace(found, promise=f"{floor(100 * more) / 100:.2f} times the tokens")
+
+
+def _at_once(plan: Plan) -> float:
+    """Requests of the planned length, and parts of one."""
+    held = plan.capacity
+    return held.usable_blocks / held.steady_blocks if held is not None else 0.0
 
 
 def _way(prepared: Prepared, changes: Mapping[str, Any], goal: Goal) -> Advice | None:

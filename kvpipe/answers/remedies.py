@@ -232,6 +232,17 @@ def _override(prepared: Prepared, goal: Goal) -> Advice | None:
     return advice(prepared, change, "as many blocks as the memory holds", goal)
 
 
+def _block(prepared: Prepared, goal: Goal) -> Advice | None:
+    """The largest halving of a block that the user set: a request holds whole ones."""
+    key, size = "cache.block_size", prepared.config.cache.block_size
+    if size == "auto":
+        return None
+    while (size := size // 2) >= 1:
+        if found := advice(prepared, {key: size}, "smaller blocks", goal):
+            return found
+    return None
+
+
 def _batch(prepared: Prepared, goal: Goal) -> Advice | None:
     """The largest halving of the batch that helps; engines take no fewer tokens than requests."""
     key, batch = "scheduler.max_num_batched_tokens", prepared.resolved.limits.max_num_batched_tokens
@@ -286,6 +297,7 @@ CANDIDATES = (
     _share,
     _bytes,
     _override,
+    _block,
     _batch,
     _requests,
     _weights,

@@ -115,9 +115,9 @@ class PrefixCache:
     def _register(self, row: int, chain: Chain, group: int, completed: range) -> None:
         table = self.tables[group]
         blocks, keys = table.blocks(row, completed), self._keys(chain, group, completed)
-        if blocks.min() < 1:
+        if np.minimum.reduce(blocks) < 1:
             here = np.flatnonzero(blocks > 0)
-            blocks, keys = blocks[here], [keys[i] for i in here]
+            blocks, keys = blocks[here], [keys[i] for i in here.tolist()]
         self.pool.register(blocks, keys)
         if table.is_state:
             self.unwritten.update(blocks.tolist())

@@ -15,11 +15,12 @@ from kvpipe.blocks.hashing import Key
 
 class PrefixIndex:
     """key <-> block ids. copies: of a key, the blocks in use that are not found. Memory
-    grows with the blocks that hold keyed content, only."""
+    grows with the blocks that held keyed content, only."""
 
     def __init__(self) -> None:
         self._block_of: dict[Key, int] = {}
-        self._key_of: dict[int, Key] = {}  # of found blocks and of copies
+        # Of found blocks and of copies. An evicted block's stays until it gets another.
+        self._key_of: dict[int, Key] = {}
         self.copies: dict[Key, list[int]] = {}
 
     def __len__(self) -> int:
@@ -36,7 +37,10 @@ class PrefixIndex:
         return self._block_of.get(key)
 
     def key_of(self, block: int) -> Key | None:
-        return self._key_of.get(block)
+        key = self._key_of.get(block)
+        if key is None or block not in (self._block_of.get(key), *self.copies.get(key, ())):
+            return None
+        return key
 
     # --- entering --------------------------------------------------------------------------------
     def knows_any(self, keys: Sequence[Key]) -> bool:
@@ -83,7 +87,7 @@ class PrefixIndex:
 
     def remove(self, blocks: Sequence[int]) -> None:
         """Forget the keys of these blocks, none of which has a copy."""
-        keys = list(map(self._key_of.pop, blocks))
+        keys = list(map(self._key_of.__getitem__, blocks))  # left there until the next content
         deque(map(self._block_of.__delitem__, keys), maxlen=0)
 
     def replaced(self, key: Key, block: int) -> int:

@@ -7,15 +7,16 @@ known to help, the trouble is called unknown, with the figures that do not add u
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
-from kvpipe.answers.log_memory import profile_after
+from kvpipe.answers.log_memory import profile_after, with_printed_size
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
 from kvpipe.answers.remedies import SURELY_RUNS, Advice, by_sureness, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.cache.plan import Plan
+from kvpipe.commands.full_cache import of_full_cache
 from kvpipe.commands.full_card import of_full_card
 from kvpipe.commands.pasted_flags import (
     of_checkpoint,
@@ -24,6 +25,8 @@ from kvpipe.commands.pasted_flags import (
     taken_out,
     unread,
 )
+from kvpipe.commands.read_start import capacity_of, defaults_of, ended, engine_of, memory_of
+from kvpipe.commands.said_beside import as_the_log_says, instead_of_line, of_another_card, of_said
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
@@ -33,25 +36,15 @@ from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, execute, plan_with, prepare, profile_ranks
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.of_run import report_input
+from kvpipe.report.run_input import ReportInput
+from kvpipe.report.verdict import running_at_once
 from kvpipe.request.changed import changed
 from kvpipe.stages.profiling.base import MemoryProfile
 from kvpipe.text.figures import GIB, count
 
 MOST_LINES = 20
 MOST_TROUBLES = 8
-_ITEMS = (
-    ("total", "the card has"),
-    ("requested", "the engine may use"),
-    ("weights", "weights"),
-    ("draft_weights", "weights of the draft"),
-    ("activations", "activations"),
-    ("non_torch", "outside torch"),
-    ("graphs", "CUDA graphs"),
-    ("available_kv", "left for the cache"),
-    ("pools", "arrays of the cache"),
-)
-
-
+NO_MEMORY = "it ends before a line gives the cache's memory, so that is estimated"
 _SELF_EVIDENT = {
     "scheduler.max_model_len",
     "cache.gpu_memory_utilization",
@@ -78,14 +71,40 @@ class Diagnosis:
 
 
 def diagnose(pasted: PastedRequest) -> Diagnosis:
-    """What there is to say of a request that was pasted."""
-    prepared, log = pasted.prepared, pasted.log
-    compared = _compared(prepared, log)
+    """What there is to say of a request that was pasted: the log by its own settings first, then
+    what was said otherwise."""
+    if pasted.log is not None and (other := of_another_card(pasted)) is not None:
+        return _beside(of_log_alone(pasted.log), pasted, other)
+    own, otherwise = as_the_log_says(pasted)
+    found = _of_the_request(own)
+    if otherwise is None:
+        return found
+    return _beside(found, own, of_said(own.prepared, otherwise))
+
+
+def _beside(found: Diagnosis, pasted: PastedRequest, trouble: Trouble) -> Diagnosis:
+    """What was said beside a log decides; the log's own troubles are told after it."""
+    others = tuple(replace(each, stops=each.stops and trouble.stops) for each in found.troubles)
+    answered = [replace(trouble, stops=True)] if trouble.change is not None else []
+    return replace(
+        found,
+        troubles=(trouble, *others)[:MOST_TROUBLES],
+        paste=_paste(pasted, None, answered) if answered else "",
+        first="",
+    )
+
+
+def _of_the_request(pasted: PastedRequest) -> Diagnosis:
+    log = pasted.log
+    compared = _compared(pasted.prepared, log)
+    pasted, printed = _sized(pasted, compared)
+    prepared = pasted.prepared
     profile, plan, error, notes = _tried(prepared)
     card = list(of_full_card(log, prepared)) if log is not None else []
     troubles = [
         *card,
         *_of_the_log(log, compared),
+        *of_full_cache(log, prepared),
         *(() if card else _of_the_plan(prepared, error)),
         *of_whole_prompts(pasted),
         *of_flags(pasted, fits=error is None),
@@ -94,9 +113,14 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
     ]
     troubles.sort(key=lambda trouble: not trouble.stops)
     return Diagnosis(
-        about=_about(pasted),
-        memory=(*_memory(log, profile), *_defaults(notes)),
-        capacity=tuple(_capacity(compared, plan, prepared)),
+        about=_about(pasted, is_estimated=not printed),
+        memory=(
+            *filter(None, [instead_of_line(pasted)]),
+            *memory_of(log, profile),
+            *printed,
+            *defaults_of(notes),
+        ),
+        capacity=tuple(capacity_of(compared, plan, prepared.resolved.parallel.dp)),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
         first=next((trouble.first for trouble in troubles if trouble.first), ""),
@@ -105,10 +129,10 @@ def diagnose(pasted: PastedRequest) -> Diagnosis:
 
 def of_log_alone(log: EngineLog) -> Diagnosis:
     """What a log says without the model and the card it is of."""
-    troubles = [*of_full_card(log, None), *_of_the_log(log, None)]
+    troubles = [*of_full_card(log, None), *_of_the_log(log, None), *of_full_cache(log, None)]
     return Diagnosis(
-        about=f"the log of {_ended(log)}: {_engine(log)}",
-        memory=tuple(_memory(log, None)),
+        about=f"the log of {ended(log)}: {engine_of(log)}",
+        memory=tuple(memory_of(log, None)),
         capacity=(),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste="",
@@ -131,12 +155,23 @@ def _tried(
         result = execute(prepared)
     except DoesNotFit as error:
         return _profile(prepared), None, error, ()
-    notes = all_notes(report_input(result))
-    held = result.plan.capacity
-    if held is not None and not held.requests_at_peak:
-        nothing = DoesNotFit(f"not one request of {held.request_len:,} tokens can run.")
-        return result.profile, None, nothing, notes
+    report = report_input(result)
+    notes = all_notes(report)
+    if few := _too_few(report):
+        return result.profile, None, DoesNotFit(few), notes
     return result.profile, result.plan, None, notes
+
+
+def _too_few(report: ReportInput) -> str:
+    """How many of the users that were asked for run, where not all do; "" where they do."""
+    held, asked = report.plan.capacity, report.requests_asked
+    if held is None:
+        return ""
+    if not held.requests_at_peak:
+        return f"not one request of {held.request_len:,} tokens can run."
+    if (runs := running_at_once(report) or 0) >= asked:
+        return ""
+    return f"of {count(asked, 'user')} of {held.request_len:,} tokens, {runs:,} run at once."
 
 
 def _profile(prepared: Prepared) -> MemoryProfile | None:
@@ -152,69 +187,33 @@ def _compared(prepared: Prepared, log: EngineLog | None) -> LogComparison | None
     return compare_with_log(prepared, log, prepared.resolved.limits.max_model_len)
 
 
+def _sized(
+    pasted: PastedRequest, compared: LogComparison | None
+) -> tuple[PastedRequest, tuple[str, ...]]:
+    """With the cache that a capacity line stands for, where no line gives the memory; in words."""
+    readings = (*compared.agreeing, *compared.nearest) if compared is not None else ()
+    implied = next((each.implied for each in readings if each.implied is not None), None)
+    prepared = with_printed_size(pasted.prepared, pasted.log, implied)
+    if prepared is pasted.prepared or implied is None or pasted.log is None:
+        return pasted, ()
+    counts = pasted.log.counts
+    blocks, tokens = counts.get("num_gpu_blocks"), counts.get("kv_tokens")
+    what = count(blocks, "block") if blocks else count(tokens or 0, "token")
+    words = f"the cache has {implied.num_bytes / GIB:.2f} GiB: {what} were printed, and no memory"
+    return replace(pasted, prepared=prepared), (words,)
+
+
 # --- what was read, and where the memory went ---
-def _about(pasted: PastedRequest) -> str:
+def _about(pasted: PastedRequest, is_estimated: bool) -> str:
+    """is_estimated: where no line of a log gives the memory."""
     resolved, log = pasted.prepared.resolved, pasted.log
-    ranks = len(resolved.ranks)
+    ranks = len(resolved.ranks) * resolved.parallel.dp
     where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
     if log is None:
         return f"a command line: {where}, estimated{unread(pasted)}"
-    return f"the log of {_ended(log)}: {_engine(log)}, {where}{unread(pasted)}"
-
-
-def _engine(log: EngineLog) -> str:
-    return log.engine + (f" {log.version}" if log.version else "")
-
-
-def _ended(log: EngineLog) -> str:
-    if log.refused:
-        return "a start that was refused"
-    return "a start that failed" if log.short_of or log.ran_out else "a start"
-
-
-def _memory(log: EngineLog | None, profile: MemoryProfile | None) -> Iterator[str]:
-    if log is not None and log.ranks:
-        for name, words in _ITEMS:
-            figure = log.least(name) if name in ("available_kv", "pools") else log.most(name)
-            if figure is not None:
-                yield f"{words} {figure.num_bytes / GIB:.2f} GiB"
-        return
-    if profile is None:
-        return
-    rank = min(profile.ranks, key=lambda each: each.available_kv_bytes)
-    yield f"the card has {rank.total.num_bytes / GIB:.2f} GiB ({rank.total.how})"
-    yield f"the engine may use {rank.requested.num_bytes / GIB:.2f} GiB"
-    for item in (*rank.charged, rank.available_kv):
-        span = ""
-        if item.low_bytes is not None and item.high_bytes is not None:
-            span = f": {item.low_bytes / GIB:.2f} to {item.high_bytes / GIB:.2f}"
-        yield f"{item.name} {item.num_bytes / GIB:.2f} GiB ({item.how}{span})"
-
-
-def _defaults(notes: tuple[Note, ...]) -> Iterator[str]:
-    """What the engine chose for a step where nobody did, in one line."""
-    steps = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
-    told = [note.text for note in notes if not note.is_warning and note.knob.startswith(steps)]
-    if told:
-        yield in_flags("; ".join(told))
-
-
-def _capacity(
-    compared: LogComparison | None, plan: Plan | None, prepared: Prepared
-) -> Iterator[str]:
-    if plan is not None and plan.capacity is not None:
-        held, copies = plan.capacity, prepared.resolved.parallel.dp
-        where = f" on each of {copies:,} copies" if copies > 1 else ""
-        yield (
-            f"{count(plan.num_blocks, 'block')}{where} hold "
-            f"{count(held.requests_steady, 'request')} of "
-            f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
-        )
-    if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
-        best = compared.agreeing[-1]
-        figures = ", ".join(f"{term.name} {term.printed}" for term in best.terms)
-        supposed = f" with {' and '.join(best.supposed)}" if best.supposed else ""
-        yield f"printed and reproduced by the rules of {best.engine}{supposed}: {figures}"
+    has_memory = log.per_rank("available_kv") or log.per_rank("pools")
+    known = "" if has_memory or not is_estimated else "; " + NO_MEMORY
+    return f"the log of {ended(log)}: {engine_of(log)}, {where}{known}{unread(pasted)}"
 
 
 # --- what is wrong ---

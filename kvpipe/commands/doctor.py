@@ -17,6 +17,7 @@ from typing import ClassVar
 from kvpipe.answers.pasted_request import TooLittleSaid, read_pasted_request
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose, of_log_alone
+from kvpipe.commands.other_engine import log_of_another, of_another
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.other_servers import OTHER_SERVERS, server_of_another
 from kvpipe.engines.pasted import read_pasted
@@ -54,19 +55,15 @@ class Doctor(Command):
                 Problem("command.path", "a file to look at", got, f"{knob}is piped in")
             )
         with _kept(str(SAMPLE) if path == "sample" else path) as kept:
+            if (log := log_of_another(kept)) is not None:
+                return _answer(of_another(log))
             try:
                 found = diagnose(read_pasted_request(prepared, kept))
             except TooLittleSaid as error:
                 if error.log is None:
                     raise
                 return _asking(of_log_alone(error.log), error)
-        return Answer(
-            status="does_not_fit" if found.stops else "fits",
-            exit_code=1 if found.stops else 0,
-            lines=partial(told, found),
-            document={"schema": "kvpipe.diagnosis", "schema_version": 1, **asdict(found)},
-            fields={"troubles": len(found.troubles), "paste": found.paste},
-        )
+        return _answer(found)
 
 
 def _kept(word: str) -> AbstractContextManager[str]:
@@ -74,6 +71,16 @@ def _kept(word: str) -> AbstractContextManager[str]:
     is a command line and no file has that name."""
     is_line = read_pasted(word) is not None or bool(server_of_another(word))
     return kept_text(word) if is_line and not os.path.exists(word) else kept_standard_input(word)
+
+
+def _answer(found: Diagnosis) -> Answer:
+    return Answer(
+        status="does_not_fit" if found.stops else "fits",
+        exit_code=1 if found.stops else 0,
+        lines=partial(told, found),
+        document={"schema": "kvpipe.diagnosis", "schema_version": 1, **asdict(found)},
+        fields={"troubles": len(found.troubles), "paste": found.paste},
+    )
 
 
 def _asking(found: Diagnosis, error: TooLittleSaid) -> Answer:

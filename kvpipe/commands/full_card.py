@@ -78,6 +78,8 @@ def _highest_share(log: EngineLog) -> float:
 def _by_hand(log: EngineLog) -> str:
     if not log.held_by_others:
         return ""
+    if log.engine != "vllm":  # whose flags are others
+        return f". {_STOP}"
     if log.short_of is None and log.cache_was_sized:
         return f". {_STOP}, or give the cache less: a lower {_FLAG}"
     return f". {_STOP}; beside them {_FLAG} can be at most {_highest_share(log):.2f}"

@@ -1,8 +1,8 @@
 """A server's command line as people paste it -> settings: a shell, a Dockerfile, Kubernetes args.
 
 `vllm serve MODEL --flag value`, `python -m vllm.entrypoints... --model MODEL --flag=value`, a JSON
-array (`CMD ["vllm", "serve", ...]`), a YAML list (`- --flag=value`, a word a line). Flags that
-stand for no setting of the cache are kept by name.
+array (`CMD ["vllm", "serve", ...]`), a YAML list (`- --flag=value`, a word a line), a Kubernetes or
+Compose file. Flags that stand for no setting of the cache are kept by name.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
+from kvpipe.engines.manifest import manifest_commands
 from kvpipe.engines.pasted_weights import is_read
 from kvpipe.engines.printed_arguments import printed_command
 from kvpipe.engines.serve import FLAGS, PARTITION, SWITCHES
@@ -77,11 +79,12 @@ def read_pasted(text: str) -> Pasted | None:
     """The last server command in the text, or the last that a server printed of itself, its secrets
     masked; None where there is neither."""
     found = None
-    for words in map(masked_words, _commands(text[:LONGEST])):
+    head = text[:LONGEST]
+    for words in map(masked_words, chain(_commands(head), manifest_commands(head))):
         arguments = _arguments(words)
         if arguments is not None:
             found = _read(words[: len(words) - len(arguments)], arguments, _partition(words))
-    if found is None and (printed := printed_command(text[:LONGEST])):
+    if found is None and (printed := printed_command(head)):
         printed = masked_words(printed)
         found = _read(printed[:2], printed[2:], None)
     return found

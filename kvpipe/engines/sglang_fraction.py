@@ -96,3 +96,9 @@ def static_fraction(
         decode_graphs=graphs,
     )
     return round((device_mib - kept) / device_mib, 3)
+
+
+def left_for_pools(before: float, after: float, fraction: float) -> float:
+    """Of the memory that was free before and after a model was loaded, in one unit: what a share
+    leaves for the pools. Negative: nothing, and the engine says "Not enough memory"."""
+    return after - before * (1 - fraction)

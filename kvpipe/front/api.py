@@ -150,7 +150,8 @@ def _prepared(
     words = flags_to_words(_listed(overrides))
     named = words[0].replace("-", "_") if words else ""
     words = words if named in COMMANDS else [name, *words]
-    prepared = prepared_request(words_to_overrides(words), config_dir=_folder(config_dir)).prepared
+    folder = _folder(config_dir)
+    prepared = prepared_request(words_to_overrides(words, folder), config_dir=folder).prepared
     chosen = prepared.config.plugins["command"].name
     if chosen != name:
         knob = (

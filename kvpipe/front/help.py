@@ -1,4 +1,4 @@
-"""`--help`: one screen for kvpipe, one for each command; `--help all` is Hydra's list."""
+"""`--help`: one screen for kvpipe, one for each command; `--help all` is all of conf/."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def help_lines(words: Sequence[str], width: int, search: bool = False) -> Iterat
     search: what mentions another word, ConfigError where nothing mentions it."""
     command = next((word for word in words if word in COMMANDS), None)
     group = next((word for word in words if (CONF_DIR / word).is_dir() and word != "hydra"), None)
-    if command is not None:
+    if list(words) == ["all"]:
+        from kvpipe.front.help_all import all_sections
+
+        sections = list(all_sections())
+    elif command is not None:
         sections = _of_command(command)
     elif group is not None:
         sections = list(_of_group(group, choices(group)))
@@ -144,7 +148,7 @@ def _of_group(group: str, found: list[Choice]) -> Iterator[Section]:
         setting.key: setting
         for choice in sorted(found, key=lambda choice: len(choice.settings))
         for setting in choice.settings
-        if setting.key != "name"
+        if setting.key not in ("name", "defaults")
     }
     if settings:
         yield Section(

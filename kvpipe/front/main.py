@@ -92,7 +92,9 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(f"kvpipe {__version__}")
         return 0
-    if {"--help", "-h"} & set(arguments) and "all" not in arguments:
+    of_help = {"--help", "-h"} & set(arguments)
+    # All that a command line composes, the user's own YAML with it, is Hydra's to list.
+    if of_help and ("all" not in arguments or len(arguments) == 2):
         return _help(arguments)
     from kvpipe.front.words import flags_to_words, words_to_overrides
 
@@ -107,15 +109,15 @@ def _dispatch(arguments: list[str]) -> int:
     args = parser.parse_intermixed_args(words)
     if args.experimental_rerun:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
-    args.overrides = words_to_overrides(args.overrides)
+    args.overrides = words_to_overrides(args.overrides, args.config_dir)
     if args.multirun:
         from kvpipe.front.sweep import run_sweep
 
         return run_sweep(args)
     if args.shell_completion:
-        from kvpipe.front.completion import command_words
+        from kvpipe.front.completion import answered_words
 
-        print(" ".join(command_words()), end=" ")
+        print(answered_words(args.overrides), end="")
     if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
         from kvpipe.front.hydra_front import run_hydra
 

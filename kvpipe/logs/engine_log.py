@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvpipe.logs.figures import Figure
+from kvpipe.logs.load import Load
 from kvpipe.logs.out_of_memory import OutOfMemory
 
 
@@ -45,8 +46,8 @@ class EngineLog:
     tokens. utilization: SGLang's is of the memory free before loading. padding: (layers, percent)
     of warnings. settings: the engine's own settings by kvpipe's keys. said: figure or setting ->
     the line it was last read from. starts: of this engine in the file. error: its last error, but
-    for those that only point at another. ran_out: torch's own line where a card ran out. notes:
-    what a reader should know about the file itself.
+    for those that only point at another. ran_out: torch's own line where a card ran out. load: its
+    queue while it served. notes: what a reader should know about the file itself.
     """
 
     engine: str
@@ -65,6 +66,7 @@ class EngineLog:
     starts: int = 1
     error: str = ""
     ran_out: OutOfMemory | None = None
+    load: Load = Load()
     notes: tuple[str, ...] = ()
 
     @property

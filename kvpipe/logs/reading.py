@@ -13,6 +13,7 @@ from kvpipe.logs.engines import llama_cpp, sglang, tensorrt_llm, vllm
 from kvpipe.logs.engines.base import LoggedEngine
 from kvpipe.logs.envelope import unwrapped
 from kvpipe.logs.lines import Lines, open_log
+from kvpipe.logs.load import TRIGGERS as LOAD
 from kvpipe.logs.out_of_memory import WORDS as RAN_OUT
 from kvpipe.logs.out_of_memory import out_of_memory
 from kvpipe.logs.speaker import LONGEST_HEAD, Speaker, process_numbers, speaker_of
@@ -32,6 +33,7 @@ TRIGGERS = tuple(
             *engine.starts,
             *engine.errors,
             RAN_OUT,
+            *LOAD,
         )
     )
 )
@@ -113,6 +115,8 @@ class LogReader:
             if RAN_OUT in present and (found := out_of_memory(text.line, self._processes)):
                 who = self._speaker(text, text.find(RAN_OUT))
                 self._of(self._speaking(), who).runs_out(found, who, at)
+            if any(words in LOAD for words in present):
+                self._serves(text)
             self.steps += text.steps
 
     def _line(self, engine: LoggedEngine, text: Text, at: int, present: Sequence[str]) -> None:
@@ -130,6 +134,13 @@ class LogReader:
         if found:
             begin = text.sentence_begins(min(found))
             self._of(engine, self._speaker(text, begin)).fails(text.line[begin:])
+
+    def _serves(self, text: Text) -> None:
+        """The queue is of the engine that started in that container."""
+        source = self._speaker(text, LONGEST_HEAD).source
+        for (_, container), starts in self._starts.items():
+            if container == source:
+                starts.serves(text.line)
 
     def _speaking(self) -> LoggedEngine:
         """Whose figures stand last: torch's own lines do not say which engine it is that ends."""

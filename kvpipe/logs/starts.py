@@ -15,6 +15,7 @@ from kvpipe.errors import printable
 from kvpipe.logs.engine_log import Capacity, EngineLog, Said
 from kvpipe.logs.engines.base import LoggedEngine
 from kvpipe.logs.figures import Figure, number, whole_number
+from kvpipe.logs.load import Load
 from kvpipe.logs.out_of_memory import OutOfMemory
 from kvpipe.logs.phrases import Phrase
 from kvpipe.logs.speaker import Speaker
@@ -42,6 +43,7 @@ class _Start:
     signs: set[tuple[str, str]] = field(default_factory=set)
     error: str = ""
     ran_out: OutOfMemory | None = None
+    load: Load = Load()
 
     @property
     def has_figures(self) -> bool:
@@ -91,6 +93,10 @@ class Starts:
         if found.total is not None:
             mine = self.now.ranks.setdefault(who.rank, {})
             mine.setdefault("total", Figure.exact(found.total))
+
+    def serves(self, line: str) -> None:
+        """A line of a server that runs."""
+        self.now.load = self.now.load.with_line(line)
 
     def _note(self, name: str, at: int, line: str) -> None:
         self.now.said[name] = Said(line=at, text=printable(line[:LONGEST_SAID]))
@@ -200,6 +206,7 @@ class Starts:
             starts=self.count,
             error=now.error,
             ran_out=now.ran_out,
+            load=now.load,
             notes=notes,
         )
 

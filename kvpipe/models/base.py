@@ -47,8 +47,10 @@ class CacheGeometry:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelGeometry:
-    """file_dtype: how the checkpoint is stored. context_length: tokens the model was made for.
-    parameter_count: of the whole model, with its source; None where unknown.
+    """file_dtype: how the checkpoint is stored. context_length: tokens the model was made for;
+    context_since: what vLLM takes for it from a release on, that release -> tokens.
+    parameter_count: of the whole model, with its source; None where unknown. tower_parameters: of
+    these, those of towers beside the part that generates, as far as they are counted.
     encoder_tokens: encoder output tokens one request attends to (0: no cross attention).
     weight_bytes: exact bytes of the weights in the served dtype where a reader knows them.
     experts_per_token, expert_size: of a mixture of experts (0: none): experts that run for a token
@@ -70,6 +72,7 @@ class ModelGeometry:
     vocab_size: int = 0
     num_attention_heads: int = 0
     parameter_count: int | None = None
+    tower_parameters: int = 0
     weight_bytes: int | None = None
     quantized_with: str = ""
     load_as: str = ""
@@ -78,6 +81,7 @@ class ModelGeometry:
     kv_dtype: str | None = None  # of the KV cache, where the checkpoint declares one
     has_kv_scheme: bool = False  # ... in the words of compressed-tensors
     adapter_bytes: int = 0  # of a LoRA that lies beside the model, as stored
+    context_since: Mapping[str, int] = field(default_factory=dict)
     max_loras: int = 0  # such adapters on the device at once
     is_formula: bool = False
     num_draft_layers: int = 0  # the last layers, of a model that drafts tokens for this one

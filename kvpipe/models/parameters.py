@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from kvpipe.models.base import ModelGeometry, RankParameters
 from kvpipe.models.families.base import Weight
@@ -29,10 +30,19 @@ def parameters_by_rank(model: ModelGeometry) -> RankParameters | None:
     """What ranks hold of a model whose matrices are known one by one; None of any other."""
     if model.rank_parameters is not None or model.weights is None:
         return model.rank_parameters
-    weights = model.weights()
-    return lambda ranks, stage, first, last: rank_parameters(
-        weights, ranks=ranks, stage_layers=stage, first=first, last=last
-    )
+    return _counter(model.weights)
+
+
+@lru_cache(maxsize=8)
+def _counter(weights_of: Callable[[], Sequence[Weight]]) -> RankParameters:
+    """Each count is made once: a search asks for the same ones for every setting beside."""
+    weights = weights_of()
+
+    @lru_cache(maxsize=256)
+    def counted(ranks: Ranks, stage: range, first: bool, last: bool) -> int:
+        return rank_parameters(weights, ranks=ranks, stage_layers=stage, first=first, last=last)
+
+    return counted
 
 
 def rank_parameters(

@@ -231,11 +231,14 @@ def _base(config_name: str, kept: list[str], problems: list[Problem]) -> DictCon
 
 
 def _unreadable(override: str, error: Exception) -> Problem:
-    """Not Hydra's grammar: what it stumbled over, and that quotes help."""
+    """Not Hydra's grammar: what it stumbled over, and that quotes help, where they do."""
     key, _, value = override.partition("=")
     reason = _one_line(error).partition(" See https")[0]
     if key.strip() and value:
-        return Problem(key, "a value in Hydra's grammar", reason, f"quote it: {key}='\"...\"'")
+        quoted = "..." if set(value) & {'"', "'", "\\"} else value
+        knob = f"quote it: {key}='\"{quoted}\"'"
+        no_choice = _no_choice(key, value) if key in _groups() else None
+        return no_choice or Problem(key, "a value in Hydra's grammar", reason, knob)
     return Problem("command line", "key=value or group=choice", f"'{override}'")
 
 
@@ -245,9 +248,12 @@ def _sweep_without_m(item: Override) -> Problem:
 
 
 def _wrong_choice(item: Override) -> Problem | None:
-    group, choice = item.key_or_group, item.value()
+    return None if item.is_delete() else _no_choice(item.key_or_group, item.value())
+
+
+def _no_choice(group: str, choice: Any) -> Problem | None:
     options = GlobalHydra.instance().config_loader().get_group_options(group)
-    if item.is_delete() or choice in options:
+    if choice in options:
         return None
     return Problem(
         group,

@@ -7,7 +7,7 @@ the pipeline raises once. Lengths are in tokens, sizes in bytes ("30GiB" is acce
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.plugins import REGISTRIES, SECTIONS
-from kvpipe.request.schema import check_section
+from kvpipe.request.schema import NOTHING, check_section
 from kvpipe.text.quantities import Bytes, Tokens
 
 T = TypeVar("T")
@@ -117,6 +117,7 @@ class PlacementConfig(Section):
     ]
 
 
+MOST_MISSING = 3  # settings of a section that are told one by one
 FIXED_SECTIONS: dict[str, type[Section]] = {
     "attention": AttentionConfig,
     "cache": CacheConfig,
@@ -187,11 +188,11 @@ def collect(
     for name, schema in FIXED_SECTIONS.items():
         value, found = check_section(name, schema, raw.get(name), (fallback or {}).get(name))
         fixed[name] = value
-        problems += found
+        problems += _folded(name, found)
     plugins: dict[str, PluginChoice] = {}
     for name in SECTIONS:
         choice, found = _check_plugin(name, raw.get(name), (fallback or {}).get(name))
-        problems += found
+        problems += _folded(name, found)
         if choice is not None:
             plugins[name] = choice
     whole = None not in fixed.values() and len(plugins) == len(SECTIONS)
@@ -209,6 +210,23 @@ def collect(
     return config, problems
 
 
+def _folded(section: str, problems: list[Problem]) -> Iterator[Problem]:
+    """Settings that an option file left out are one mistake, and told in one line."""
+    left_out = [each for each in problems if each.got == NOTHING]
+    if len(left_out) <= MOST_MISSING:
+        yield from problems
+        return
+    names = [each.key.removeprefix(f"{section}.") for each in left_out]
+    more = len(names) - MOST_MISSING
+    yield Problem(
+        section,
+        "all of its settings",
+        f"none for {', '.join(names[:MOST_MISSING])} and {more} more",
+        f"choose {section}=<option>, or begin a file of your own with `defaults: [<option>]`",
+    )
+    yield from (each for each in problems if each.got != NOTHING)
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
@@ -220,6 +238,8 @@ def _check_plugin(
     key = SECTIONS[name]
     if not isinstance(value, Mapping) or not isinstance(value.get(key), str):
         got = repr(value.get(key)) if isinstance(value, Mapping) else repr(value)
+        if value == {}:
+            got = "an empty section"
         return None, [
             Problem(f"{name}.{key}", "the name of a plugin", got, _name_it(name, key, got))
         ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from kvpipe.files.entry_points import entry_points
 from kvpipe.request.confdir import CONF_DIR
 
-_SETTING = re.compile(r"(\w+):\s*(\S.*?)?(?:\s+# (.*))?$")
+_SETTING = re.compile(r"(\w+):(?:\s+(?!#)(\S.*?))?(?:\s+# (.*))?$")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,13 @@ ENGINE = LoggedEngine(
         Phrase(
             words="n_ctx", names=("context_len",), kind="count", pattern=_PADDED, within="llama_"
         ),
+        Phrase(
+            words="n_seq_max",
+            names=("max_num_seqs",),
+            kind="count",
+            pattern=_PADDED,
+            within="llama_",
+        ),
     ),
     starts=("build: ",),
     settings={"context_len": ("scheduler.max_model_len", _positive)},

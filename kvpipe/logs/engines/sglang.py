@@ -36,6 +36,7 @@ _PHRASES: tuple[Phrase, ...] = (
     *argument("max_total_num_tokens", "kv_tokens", "count", quoted_dict=False),
     *argument("max_running_requests", "max_num_seqs", "count", quoted_dict=False),
     *argument("context_len", "context_len", "count", quoted_dict=False),
+    *argument("context_length", "context_len", "count", quoted_dict=False),
     *argument("chunked_prefill_size", "max_num_batched_tokens", "count", quoted_dict=False),
     count("max_mamba_cache_size: ", "max_mamba_cache_size"),
     *argument("tp_size", "tp", "count", quoted_dict=False),

@@ -100,9 +100,7 @@ class Config(Values):
     @property
     def context_length(self) -> int:
         """Tokens. Scaled rope stretches it, unless the file counts the stretched length already."""
-        length, rope = self.count("max_position_embeddings"), self.section("rope_scaling")
-        if rope.ratio("factor") is None:  # transformers 5 writes the same under another key
-            rope = self.section("rope_parameters")
+        length, rope = self.count("max_position_embeddings"), self._rope
         factor, kind = rope.ratio("factor"), rope.word("rope_type", rope.word("type"))
         if kind not in STRETCHED or factor is None:
             return length
@@ -113,6 +111,18 @@ class Config(Values):
         if stretched > LARGEST:
             raise rope.wrong("factor", f"a context of at most {LARGEST:,} tokens", stretched)
         return stretched
+
+    @property
+    def _rope(self) -> Values:
+        """transformers 5 writes rope_scaling under another key."""
+        rope = self.section("rope_scaling")
+        return rope if rope.raw else self.section("rope_parameters")
+
+    @property
+    def counts_before_yarn(self) -> bool:
+        """Whether max_position_embeddings is the length that yarn stretches."""
+        kind = self._rope.word("rope_type", self._rope.word("type"))
+        return kind == "yarn" and self.context_length > self.count("max_position_embeddings")
 
 
 @dataclass(frozen=True, kw_only=True)

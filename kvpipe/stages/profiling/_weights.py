@@ -68,7 +68,8 @@ def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
         words = f"{count:,} of {model.parameter_count:,} parameters"
         if model.weight_bytes is not None and ((tp, pp) != (1, 1) or request.shares_experts):
             return _share(num_bytes, words)
-        how = "estimated" if model.is_formula else "exact"
+        is_divided = tp > 1 and model.tower_parameters > 0  # how evenly is the engine's own matter
+        how = "estimated" if model.is_formula or is_divided else "exact"
         return MemoryItem(name="weights", num_bytes=num_bytes, how=how, source=words)
     if not total:
         raise ConfigError(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import ModelGeometry
+from kvpipe.models.weight import Weight
 from kvpipe.request.config import RunConfig
 
 
@@ -30,7 +34,7 @@ def check_experts(config: RunConfig, model: ModelGeometry) -> None:
             f"true for {model.name}",
         )
         raise ConfigError(problem)
-    number = _experts(model)
+    number = _experts(model.weights) if model.weights is not None else ranks
     if number < ranks:
         problem = Problem(
             "parallel.enable_expert_parallel",
@@ -40,7 +44,7 @@ def check_experts(config: RunConfig, model: ModelGeometry) -> None:
         raise ConfigError(problem)
 
 
-def _experts(model: ModelGeometry) -> int:
-    """Routed experts of the layer with the fewest; 2**31 where no tensor is known by itself."""
-    weights = model.weights() if model.weights is not None else ()
-    return min((weight.count for weight in weights if weight.is_routed), default=2**31)
+@lru_cache(maxsize=8)
+def _experts(weights_of: Callable[[], Sequence[Weight]]) -> int:
+    """Routed experts of the layer with the fewest; 2**31 where no tensor tells."""
+    return min((weight.count for weight in weights_of() if weight.is_routed), default=2**31)
