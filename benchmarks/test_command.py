@@ -6,7 +6,7 @@ Aims (user and system of the whole process): the first screen of a preset on a n
 0.35 s, a job of a sweep after its first within 5 ms. `extra_info` has the CPU time and its ratio to
 the calibration loop: a second process on the same core makes both half as long again. A job makes
 seven inodes: on ext4 that is a quarter of a millisecond, and several where thousands of files were
-deleted seconds ago (such inodes are passed over one by one), so look at `--basetemp` on a tmpfs too.
+deleted seconds ago (such inodes are passed over one by one), so try `--basetemp` on a tmpfs.
 """
 
 from __future__ import annotations
