@@ -306,6 +306,20 @@ def test_lists_of_defaults_have_an_end(defaults, capsys, monkeypatch):
     assert "lists of defaults that end, got more than 200 files" in said
 
 
+def test_a_text_that_is_another_file_is_not_repeated(capsys):
+    """A link in the place of a saved config: YAML takes the whole of it for one text."""
+    _write("theirs/config.yaml", "root:x:0:0:root:/root")
+    assert run(["-cp", "theirs"]) == 2
+    err = capsys.readouterr().err
+    assert "a config of settings" in err and "root:x" not in err
+
+
+def test_what_hydra_raises_without_a_word_is_told_by_its_cause(capsys):
+    _write("theirs/model/x.yaml", "name: !!set {a, b}\n")
+    said = assert_refused(["--config-dir", "theirs", "model=x", "backend=meta"], capsys)
+    assert "got \n" not in said and "got;" not in said and "set" in said
+
+
 @pytest.mark.parametrize("key", ["name", "path"])
 def test_a_name_in_a_line_that_starts_a_server_is_no_flag_of_it(key, capsys):
     """`vllm serve --trust-remote-code` would run code of the model's."""
