@@ -147,7 +147,7 @@ def _alone(said: str, prepared: Prepared) -> Trouble:
 
 def _takes_more(changes: Mapping[str, Any], prepared: Prepared) -> bool:
     """More of a card that ran out."""
-    return changes.get(_SHARE, 0.0) > prepared.resolved.gpu_memory_utilization
+    return bool(changes.get(_SHARE, 0.0) > prepared.resolved.gpu_memory_utilization)
 
 
 def _planned(prepared: Prepared, changes: Mapping[str, Any]) -> Mapping[str, Any] | None:
