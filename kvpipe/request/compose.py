@@ -27,7 +27,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kvpipe.errors import ConfigError, Problem, did_you_mean
+from kvpipe.errors import LONGEST_GOT, ConfigError, Problem, did_you_mean
 from kvpipe.files.entry_points import entry_points
 from kvpipe.request.confdir import (
     CONF_DIR,
@@ -251,7 +251,8 @@ def _unreadable(override: str, error: Exception) -> Problem:
     key, _, value = override.partition("=")
     reason = _one_line(error).partition(" See https")[0]
     if key.strip() and value:
-        quoted = "..." if set(value) & {'"', "'", "\\"} else value
+        shows = len(value) <= LONGEST_GOT and not set(value) & {'"', "'", "\\"}
+        quoted = value if shows else "..."
         knob = f"quote it: {key}='\"{quoted}\"'"
         no_choice = _no_choice(key, value) if key in _groups() else None
         return no_choice or Problem(key, "a value in Hydra's grammar", reason, knob)

@@ -105,7 +105,7 @@ def _whole(key: str, value: Any, least: int, most: int = _MOST) -> Iterator[Prob
 
 def _of_memory(memory: Sequence[Any], ranks: int) -> Iterator[Problem]:
     for size in memory:
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < _MOST_BYTES:
+        if isinstance(size, bool) or not isinstance(size, int) or not abs(size) < _MOST_BYTES:
             yield Problem("memory", 'bytes, or a size such as "30GiB"', repr(size))
     if len(memory) != ranks:
         yield Problem("memory", f"one figure for each of {ranks} ranks", f"{len(memory)}")
