@@ -148,6 +148,7 @@ def test_torchrun_prints_one_report_and_every_process_ends_well(tmp_path: Path) 
     asked = ["-m", "kvpipe", "model=pythia_70m", "parallel.tensor_parallel_size=4"]
     asked += ["report=json", "scheduler.max_model_len=64", "cache.kv_cache_memory_bytes=8MiB"]
     asked += ["backend=torch", f"hydra.run.dir={tmp_path / 'out'}"]
+    asked += ["command.document=full"]  # a rank each, not "four times this"
     runner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     ended = subprocess.run([*runner, *asked], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
