@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
@@ -31,20 +32,22 @@ def calibration_s() -> float:
 
 
 @pytest.fixture
-def command_cpu_s() -> Callable[[Sequence[str], str], float]:
-    """(arguments, folder) -> CPU seconds, user and system, of `python -m kvpipe` there."""
+def command_cpu_s(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[Sequence[str], str], float]:
+    """(arguments, folder) -> CPU seconds, user and system, of `python -m kvpipe` there, as on a
+    machine where it ran before: Python keeps its byte code, whatever this environment says."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("bytecode"))}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-m", "kvpipe"]
 
     def measure(arguments: Sequence[str], folder: str) -> float:
-        before = os.times()
+        before = getrusage(RUSAGE_CHILDREN)
         subprocess.run(
-            [sys.executable, "-m", "kvpipe", *arguments],
-            cwd=folder,
-            check=True,
-            capture_output=True,
+            [*command, *arguments], cwd=folder, check=True, capture_output=True, env=environment
         )
-        after = os.times()
-        user = after.children_user - before.children_user
-        return user + after.children_system - before.children_system
+        after = getrusage(RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
     return measure
 

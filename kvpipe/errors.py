@@ -6,7 +6,7 @@ failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,11 @@ class Problem:
 
     def to_json(self) -> dict[str, str]:
         return {"key": self.key, "expected": self.expected, "got": self.got, "knob": self.knob}
+
+    def saying_instead(self, path: str, words: str) -> Problem:
+        """The same, with these words for the path."""
+        texts = {key: text.replace(path, words) for key, text in self.to_json().items()}
+        return Problem(**texts, of_name=self.of_name)
 
     def __str__(self) -> str:
         key, got = _cut(self.key, LONGEST_KEY), _cut(self.got, LONGEST_GOT)
@@ -73,7 +78,16 @@ class ConfigError(KvpipeError):
         self.stage = stage
         # The layers it is about, where the reason is a set of layers that do not go together.
         self.layers: tuple[str, ...] = ()
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        super().__init__(_in_lines(self.problems))
+
+    def say_instead(self, path: str, words: str) -> None:
+        """A file of ours is called what the user knows it by."""
+        self.problems = tuple(problem.saying_instead(path, words) for problem in self.problems)
+        self.args = (_in_lines(self.problems),)
+
+
+def _in_lines(problems: Iterable[Problem]) -> str:
+    return "\n".join(str(problem) for problem in problems)
 
 
 def problems_of(check: Callable[[], object]) -> tuple[Problem, ...]:
@@ -103,7 +117,8 @@ class CardDemand:
 class DoesNotFit(KvpipeError):
     """The request is legal but the memory is too small.
 
-    changes: settings, each of which makes it fit: planned, not reasoned.
+    changes: settings, each of which makes it fit: planned, not reasoned. facts: the message without
+    its knob, which is what makes one request fit.
     needed_bytes, available_bytes: one entry a rank; with the needed bytes it fits, with one byte
     less it does not. null_block_bytes: of the needed ones, the null block's.
     longest_len: the longest max_model_len, in tokens, that fits and runs (None: not even one token
@@ -119,6 +134,7 @@ class DoesNotFit(KvpipeError):
         self,
         message: str,
         *,
+        knob: str = "",
         needed_bytes: tuple[int, ...] = (),
         available_bytes: tuple[int, ...] = (),
         null_block_bytes: tuple[int, ...] = (),
@@ -128,7 +144,8 @@ class DoesNotFit(KvpipeError):
         stage: str = "configs",
         demand: CardDemand | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(f"{message} {knob}" if knob else message)
+        self.facts = message
         self.demand = demand
         self.stage = stage
         self.needed_bytes = needed_bytes
@@ -141,8 +158,24 @@ class DoesNotFit(KvpipeError):
 
     def with_advice(self, line: str, changes: tuple[Mapping[str, Any], ...]) -> DoesNotFit:
         """The same, with what was planned and fits as a line of its own."""
-        told = DoesNotFit(
-            f"{self}\n{line}",
+        told = self._saying(self.beside(changes), line)
+        told.changes = changes
+        return told
+
+    def beside(self, changes: Sequence[Mapping[str, Any]]) -> str:
+        """The message; without its knob where a planned change is another length (of several
+        users, of the low end of an estimate)."""
+        key = "scheduler.max_model_len"
+        lengths = {change[key] for change in changes if set(change) == {key}}
+        return str(self) if lengths <= {self.longest_len} else self.facts
+
+    def without_knob(self) -> DoesNotFit:
+        """The same, for those whose load is more than the one request that the knob is about."""
+        return self._saying(self.facts)
+
+    def _saying(self, *lines: str) -> DoesNotFit:
+        return DoesNotFit(
+            "\n".join(lines),
             needed_bytes=self.needed_bytes,
             available_bytes=self.available_bytes,
             null_block_bytes=self.null_block_bytes,
@@ -152,8 +185,6 @@ class DoesNotFit(KvpipeError):
             stage=self.stage,
             demand=self.demand,
         )
-        told.changes = changes
-        return told
 
 
 class SpecError(ValueError):

@@ -220,7 +220,7 @@ def _grouping(
         fit=resolved.fit,
         disable_hybrid_kv_cache_manager=config.cache.disable_hybrid_kv_cache_manager,
         num_gpu_blocks_override=config.cache.num_gpu_blocks_override,
-        kv_cache_layout=placement.upper() if placement in LETTERED else "LBNHC",
+        kv_cache_layout=placement.upper() if placement in LETTERED else None,
         max_num_seqs=resolved.max_num_seqs,
         compared=compared,
         may_place_slots=placement in SLOTTED,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import product
+from math import ceil
 from typing import Any
 
 from kvpipe.cache.plan import Plan
@@ -56,9 +57,10 @@ def places(document: Mapping[str, Any], number: int, seed: int) -> list[Place]:
         subject = chance.randrange(len(document["subjects"]))
         axes = document["subjects"][subject]["axes"]
         stops = tuple(chance.randrange(len(axis["stops"])) for axis in axes)
-        edge = position_at(document["subjects"][subject], stops)["users"]
-        users = [1, 2, max(1, edge - 1), max(1, edge), edge + 1]
-        users += [chance.randrange(1, 5000) for _ in range(5)]
+        here = position_at(document["subjects"][subject], stops)
+        edge, sure = here["users"], here["low_users"]
+        users = [1, 2, max(1, sure), sure + 1, max(1, edge - 1), max(1, edge), edge + 1]
+        users += [chance.randrange(1, 5000) for _ in range(3)]
         found += [Place(subject=subject, stops=stops, users=n) for n in users]
     return found[:number]
 
@@ -108,12 +110,16 @@ def told(line: str) -> Told:
     except KvpipeError as error:
         return Told(status="wrong_request", says=error.lines()[0], causes={}, card_bytes=0)
     report = replace(planned_report(made, profile, plan), requests_asked=users)
-    cap, config = plan.capacity, plan.ranks[0].config
+    cap = plan.capacity
     assert cap is not None
-    page, needed = config.bytes_per_block, cap.blocks_of(users)
+    users = ceil(users / made.resolved.parallel.dp)  # those of one copy
     # One user, alone, decoding: the shipped account of a load of one, and its blocks.
     alone = replace(plan, capacity=replace(cap, requests_steady=1, requests_at_peak=1))
-    one = split_bytes(alone, profile, None, replicas_of(made.resolved))[0].steady
+    accounts = split_bytes(alone, profile, None, replicas_of(made.resolved))
+    spare = [account.steady["unused_richer_rank"] for account in accounts]
+    poorest = spare.index(min(spare))  # which the page draws
+    one, page = accounts[poorest].steady, plan.ranks[poorest].config.bytes_per_block
+    needed = cap.blocks_of(users)
     steady = sum(demand.steady_blocks for demand in cap.demands)
     causes = dict(one)
     for cause in tuple(CAUSES)[3:10]:
@@ -121,7 +127,7 @@ def told(line: str) -> Told:
     causes["prefill_in_flight"] += (needed - users * steady) * page
     causes["free_blocks"] = (cap.usable_blocks - needed) * page
     verdict = verdict_of(report)
-    total = profile.ranks[0].total.num_bytes
+    total = profile.ranks[poorest].total.num_bytes
     return Told(status=verdict.status, says=verdict.short, causes=causes, card_bytes=total)
 
 

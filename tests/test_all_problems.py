@@ -43,7 +43,7 @@ def folder(tmp_path, monkeypatch) -> None:
             "parallel.tensor_parallel_size trace.efficiency want.device want.percentile "
             "want.token_ms",
         ),
-        (["find", "trace=synthetic", "trace.efficiency=7"], "trace.efficiency"),
+        (["find", "trace=synthetic", "trace.efficiency=7"], "trace trace.efficiency"),
         (["run", "want.requests=0"], "want.requests"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,111 @@ def test_sizes_are_written_as_people_write_them():
         kvpipe.plan(LAYERS, LIMITS, "lots")
 
 
-def test_one_string_is_not_a_list_of_settings():
-    with pytest.raises(TypeError, match="not one string"):
-        kvpipe.run("model=llama")
+WRONG_PLANS = {
+    "limits.max_model_len": {"limits": replace(LIMITS, max_model_len=4096.5)},
+    "limits.max_num_batched_tokens": {"limits": replace(LIMITS, max_num_batched_tokens=0)},
+    "limits.max_encoder_tokens": {"limits": replace(LIMITS, max_encoder_tokens=-1)},
+    "limits.max_concurrent_batches": {"limits": replace(LIMITS, max_concurrent_batches=True)},
+    "limits.num_lookahead_tokens": {"limits": replace(LIMITS, num_lookahead_tokens="2")},
+    "limits.dcp": {"limits": replace(LIMITS, dcp=None)},
+    "limits.pcp": {"limits": replace(LIMITS, pcp=2**40)},
+    "limits.mamba_cache_mode": {"limits": replace(LIMITS, mamba_cache_mode="some")},
+    "limits": {"limits": None},
+    "memory": {"memory": 1e9},
+    "layers": {"layers": [*LAYERS, LAYERS[0]]},
+    "max_num_seqs": {"max_num_seqs": -1},
+    "num_gpu_blocks_override": {"num_gpu_blocks_override": 2.5},
+    "rules": {"rules": "vllm"},
+    "placement": {"kv_cache_layout": 5},
+}
+RIGHT_PLAN = {"layers": LAYERS, "limits": LIMITS, "memory": 2**30}
+
+
+@pytest.mark.parametrize("key", WRONG_PLANS)
+def test_what_is_no_plan_at_all_is_refused_by_name(key):
+    with pytest.raises(ConfigError) as caught:
+        kvpipe.plan(**RIGHT_PLAN | WRONG_PLANS[key])
+    assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_everything_wrong_with_a_plan_is_told_at_once():
+    limits = RequestLimits(max_model_len=-4, max_num_batched_tokens=2048.0)
+    with pytest.raises(ConfigError) as caught:
+        kvpipe.plan([*LAYERS, "x", LAYERS[2]], limits, [1e9, True], max_num_seqs=0)
+    assert [problem.key for problem in caught.value.problems] == [
+        *("layers", "layers", "limits.max_model_len", "limits.max_num_batched_tokens"),
+        *("memory", "memory", "memory", "max_num_seqs"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [None, "abc", ["a"], [LAYERS, LAYERS[0]], [LAYERS, ["x"]], [CacheLayer(name=3, spec=SPEC)],
+     [CacheLayer(name="a", spec=None)], [CacheLayer(name="a", spec=SPEC, shares_with=1)]],
+)  # fmt: skip
+def test_what_is_no_list_of_layers_is_refused(layers):
+    with pytest.raises(ConfigError, match="^layers: expected CacheLayers of one rank"):
+        kvpipe.plan(layers, LIMITS, 2**30)
+
+
+def test_layers_may_be_of_any_iterable_and_of_several_ranks():
+    assert kvpipe.plan((layer for layer in LAYERS), LIMITS, 2**30).num_blocks == 512
+    ranks = (iter(LAYERS), tuple(LAYERS))  # tensor parallelism: the same names on each
+    assert kvpipe.plan(ranks, LIMITS, (2**30, "768MiB")).num_blocks == 384
+
+
+def test_a_layer_that_a_rank_names_twice_is_refused_whoever_plans():
+    from kvpipe.stages.grouping.union import stored_layers
+
+    with pytest.raises(ConfigError, match="once, got model.layers.3.self_attn.attn twice"):
+        stored_layers([LAYERS, [*LAYERS, LAYERS[3]]])
+
+
+ANSWERS = [kvpipe.run, kvpipe.find, kvpipe.replay, kvpipe.compare]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("said", ["model=llama", 5, None, Path("model")])
+def test_settings_are_a_list(answer, said):
+    with pytest.raises(ConfigError, match="^overrides: expected a list of .*, not one string"):
+        answer(said)
+
+
+def test_every_word_that_is_no_setting_is_told():
+    with pytest.raises(ConfigError) as caught:
+        kvpipe.run(["llama", 1, None])
+    assert [problem.got for problem in caught.value.problems] == ["1", "None"]
+    with pytest.raises(ConfigError, match="^config_dir: expected a folder, got 5"):
+        kvpipe.run(["llama"], config_dir=5)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("named", ["word", "setting"])
+def test_a_function_answers_its_own_command_and_no_other(answer, named):
+    load = ["model=llama", "device=h100", "want.requests=1", "want.length=512"]
+    for other in ("doctor", "run" if answer is kvpipe.replay else "replay"):
+        words = [other, *load] if named == "word" else [f"command={other}", *load]
+        words += {"doctor": ["command.path=sample"], "replay": ["trace=synthetic"]}.get(other, [])
+        with pytest.raises(ConfigError, match=f"^command: expected {answer.__name__}, .*{other}"):
+            answer(words)
+    said = ["find", *load] if named == "word" else ["command=find", *load]
+    assert kvpipe.find(said).to_json() == kvpipe.find(load).to_json()
+
+
+def test_flags_and_paths_are_taken_as_on_the_command_line(tmp_path, monkeypatch):
+    said = kvpipe.run(["llama", "--on", "h100", "--context=8k", "backend=meta"]).plan
+    settings = ["model=llama", "device=h100", "scheduler.max_model_len=8192", "backend=meta"]
+    assert said == kvpipe.run(iter(settings)).plan
+    file = Path(__file__).parent / "cases" / "models" / "vl" / "config.json"
+    folder = tmp_path / "find"  # a folder, whatever else has its name
+    folder.mkdir()
+    (folder / "config.json").write_text(file.read_text())
+    monkeypatch.chdir(tmp_path)
+    model = replace(kvpipe.read_model(file), name="find")
+    for path in (str(folder), folder, Path("find"), Path("find/config.json")):
+        assert kvpipe.read_model(path) == model
+    ours = kvpipe.run([Path("find"), "device=h100", "backend=meta"])
+    assert ours.prepared.resolved.model == model
 
 
 def test_an_unknown_attribute_is_an_attribute_error():
@@ -114,5 +217,6 @@ def test_engines_are_compared_in_python():
 def test_a_model_is_read_by_any_of_its_names():
     model = kvpipe.read_model("llama-3.1-8b")
     assert (model.name, model.num_layers) == ("meta-llama/Llama-3.1-8B", 32)
-    with pytest.raises(ConfigError):
-        kvpipe.read_model("nobody-knows-this")
+    for said in ("nobody-knows-this", "", "device=h100", "find", "llama device=h100", 5):
+        with pytest.raises(ConfigError):
+            kvpipe.read_model(said)

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from kvpipe.errors import ConfigError
+from kvpipe.front.help_all import all_sections, groups_told
 from kvpipe.front.main import run
 from kvpipe.front.words import words_to_overrides
+from kvpipe.request.described import choices
 
 
 def _nobody_listens(*_: object, **__: object) -> None:
@@ -174,13 +176,30 @@ def test_the_report_ends_quietly_when_its_reader_does():
     assert done.stderr == "" and len(lines(done.stdout)) == 1
 
 
-def test_help_lists_every_group_with_its_choices(capsys):
+def test_help_lists_every_group_with_its_choices_and_a_sentence(capsys):
     assert run(["--help", "all"]) == 0
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert all(sentence and f"{group}: {sentence}" in out for group, (_, sentence) in told())
     for group in (Path(__file__).parents[1] / "conf").iterdir():
         if group.is_dir() and group.name != "hydra":
             choices = ", ".join(sorted(path.stem for path in group.glob("*.yaml")))
-            assert f"{group.name}: {choices}" in out
+            assert f"{group.name}=: {choices}" in out
+
+
+# Written by a script (model), and what a choice is called or is made of.
+UNTOLD = {"name", "defaults", "published", "source", "config", "mix", "label"}
+
+
+def told():
+    return groups_told().items()
+
+
+def test_every_setting_of_a_run_has_a_sentence_in_the_list_of_all():
+    listed = {row[0]: row[2] for section in all_sections() for row in section.rows}
+    for group, (default, _) in told():
+        (choice,) = (each for each in choices(group) if each.name == default)
+        keys = {setting.key for setting in choice.settings} - UNTOLD
+        assert all(listed.get(f"{group}.{key}") for key in keys), (group, keys, listed)
 
 
 def test_version(capsys):

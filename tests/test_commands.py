@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,3 +151,24 @@ def test_an_engine_implies_its_batch_budget_and_its_share_unless_said_otherwise(
         "engine=vllm_0_33", "scheduler.max_num_seqs=7", "cache.gpu_memory_utilization=0.5"
     )
     assert (said.max_num_seqs, said.gpu_memory_utilization) == (7, 0.5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
+def test_a_shell_is_given_a_script_alone_and_candidates_one_by_one(shell: str) -> None:
+    """fish takes each line for a candidate; bash and zsh read one script, which is evaluated."""
+    kvpipe = [sys.executable, "-m", "kvpipe"]
+    script = subprocess.run([*kvpipe, "-sc", f"install={shell}"], capture_output=True, text=True)
+    assert script.stdout.split()[0] == ("function" if shell == "fish" else "export")
+    query = "fish" if shell == "fish" else "bash"
+    for typed, found in (
+        ("fi", {"find", "fit_speed"}),
+        ("find model=llama3_7", {"model=llama3_70b"}),
+    ):
+        line = f"kvpipe {typed}"
+        env = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+        told = subprocess.run(
+            [*kvpipe, "-sc", f"query={query}"], capture_output=True, text=True, env=env
+        ).stdout
+        offered = told.split("\n") if shell == "fish" else told.split()
+        assert found <= set(offered), told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 from functools import cache
 
@@ -126,3 +127,21 @@ def test_no_engine_is_compared_with_a_cache_that_the_card_has_not():
     ).prepared
     answer = prepared.config.plugins["command"].make(Command).run(prepared, None)
     assert answer.exit_code == 1
+
+
+@pytest.mark.parametrize(("users", "code"), [(1, 0), (2, 0), (50, 1)])
+def test_the_users_that_were_asked_for_are_what_an_engine_must_run(users, code, capsys) -> None:
+    words = ["compare", "llama", "device=l4", "scheduler.max_model_len=8192", "report=json"]
+    assert run([*words, "engines=[vllm,transformers]", f"want.requests={users}"]) == code
+    told = capsys.readouterr()
+    engines = json.loads(told.out)["engines"]
+    most = max(each["plan"]["users"]["steady"] for each in engines if each["plan"])
+    assert (most >= users) == (code == 0)
+    said = f"want.requests: no engine runs {users} requests of 8,192 tokens at once here, {most} at"
+    assert (said in told.err) == (code == 1)
+
+
+def test_a_replay_has_the_requests_of_its_trace(capsys) -> None:
+    words = ["replay", "llama", "device=l4", "trace=azure_code_sample"]
+    assert run([*words, "want.requests=3"]) == 2
+    assert "want.requests: expected nothing: a trace says how many" in capsys.readouterr().err

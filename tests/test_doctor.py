@@ -82,6 +82,20 @@ def test_multiples_are_the_servers_own(written: str, value: int) -> None:
     assert found is not None and found.settings == {"scheduler.max_model_len": value}
 
 
+@pytest.mark.parametrize("written", [".5", "5e-1", "5E-1", "0.5", "0.50000000", "50e-2"])
+def test_a_number_is_read_as_the_server_reads_it(written: str) -> None:
+    found = read_pasted(f"vllm serve m --gpu-memory-utilization {written}")
+    assert found is not None
+    assert found.settings == {"cache.gpu_memory_utilization": float(written)}
+
+
+@pytest.mark.parametrize("written", ["auto", "-1"])
+def test_both_words_for_the_length_that_fits_are_known(written: str) -> None:
+    for line in (f"--max-model-len {written}", f"--max-model-len={written}"):
+        found = read_pasted(f"vllm serve m {line} --port 80")
+        assert found is not None and found.settings == {"scheduler.max_model_len": "auto"}
+
+
 @pytest.mark.parametrize("text", ["", "ls -la --color", "nginx: [emerg] --with bind()", "\0" * 99])
 def test_other_text_is_no_command(text: str) -> None:
     assert read_pasted(text) is None
@@ -97,6 +111,25 @@ def test_a_command_that_does_not_fit_is_answered_with_a_line_that_does(tmp_path:
     asked = ["model=llama", "device=rtx_3090", "backend=meta", "engine=vllm_0_33", *settings]
     plan = execute(prepared_request(asked).prepared).plan
     assert plan.capacity is not None and plan.capacity.requests_at_peak >= 1
+
+
+def test_a_line_without_a_length_is_refused_where_the_models_context_does_not_fit(
+    tmp_path: Path,
+) -> None:
+    """The server takes the model's context and does not lower it, unless it is told to."""
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+    silent = doctor(pasted(tmp_path, line), "device=rtx_4090")
+    stated = doctor(pasted(tmp_path, f"{line} --max-model-len 131072"), "device=rtx_4090")
+    assert silent.exit_code == stated.exit_code == 1
+    trouble = [text for text in text_of(silent).split("\n") if text.startswith("!")]
+    assert trouble == [text for text in text_of(stated).split("\n") if text.startswith("!")]
+    assert trouble[0].startswith("! --max-model-len: one request of 131,072 tokens needs 8,193")
+    paste = str(silent.fields["paste"])
+    assert doctor(pasted(tmp_path, paste), "device=rtx_4090").exit_code == 0
+    for fits in (f"{line} --max-model-len auto", f"{line} --max-model-len=-1"):
+        assert doctor(pasted(tmp_path, fits), "device=rtx_4090").exit_code == 0
+    told = doctor(pasted(tmp_path, line), "device=rtx_4090", "scheduler.max_model_len=8192")
+    assert told.exit_code == 0 and " --max-model-len 8192" in str(told.fields["paste"])
 
 
 LINE = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 131072"
@@ -363,13 +396,13 @@ def test_twice_the_cards_hold_half_the_weights_each() -> None:
     """What the log leaves for the cache is of one card with all the weights."""
     answer = doctor(FAILED / "too_long.log", "device=l4")
     text = text_of(answer)
-    assert "Lower it to 25,536" in text  # by the middle of what "3.12 GiB" may be
+    assert "1,597 fit (3.1 GiB). Planned" in text  # "Lower it to 25,536" is the middle's
     surely = (
-        "--max-model-len 25504 (the longest that surely runs), or --tensor-parallel-size 2, or "
+        "--max-model-len 25488 (the longest that surely runs), or --tensor-parallel-size 2, or "
     )
     assert f"Planned, and fits: {surely}" in text
     assert "--gpu-memory-utilization 0.95 --max-model-len" in text
-    assert "--kv-cache-dtype fp8 --max-model-len 51" in text  # twice 25,504
+    assert "--kv-cache-dtype fp8 --max-model-len 51" in text  # twice 25,488
     assert "--quantization fp8 --max-model-len" in text
     asked = ["model=llama", "device=l4", "backend=meta", "engine=vllm", "engine.version=0.10.2"]
     asked += ["parallel.tensor_parallel_size=2", "scheduler.max_model_len=131072"]
@@ -393,8 +426,11 @@ def test_lines_are_wrapped_and_the_line_to_run_is_one_for_a_shell(path: Path, wi
     lines = [line.text for line in answer.lines(width)]
     assert len(lines) <= MOST_LINES
     assert [line for line in lines if len(line) > width] == []
-    start = next(at for at, line in enumerate(lines) if line.startswith("to run"))
-    pasted_text = "\n".join(lines[start + 1 :])
+    starts = [at for at, line in enumerate(lines) if line.startswith("to run")]
+    assert len(starts) == bool(answer.fields["paste"])
+    if not starts:  # on this card nothing that was planned starts
+        return
+    pasted_text = "\n".join(lines[starts[0] + 1 :])
     assert shlex.split(pasted_text.replace("\\\n", " ")) == shlex.split(answer.fields["paste"])
 
 
@@ -686,6 +722,22 @@ def test_a_field_report_is_diagnosed_and_its_twin_is_not(
             assert pattern.startswith(NOTES) or is_said(pattern, text), (pattern, text)
     for pattern in run.get("never", []):
         assert not is_said(pattern, text), (pattern, text)
+
+
+@pytest.mark.parametrize(("users", "code"), [(1, 0), (2, 1)])
+def test_the_users_that_were_asked_for_are_what_a_line_must_serve(tmp_path, users, code) -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 16384"
+    answer = doctor(pasted(tmp_path, line), "device=l4", f"want.requests={users}")
+    assert answer.exit_code == code
+    few = "of 2 users of 16,384 tokens, 1 run at once. Planned, and fits: --"
+    assert (few in text_of(answer)) == (code == 1)
+
+
+def test_a_flag_that_changes_the_memory_and_is_not_planned_is_told(tmp_path: Path) -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 4096"
+    told = "--cpu-offload-gb is not planned: it keeps so many GiB of each card's weights"
+    assert told in text_of(doctor(pasted(tmp_path, f"{line} --cpu-offload-gb 20"), "device=l4"))
+    assert "is not planned" not in text_of(doctor(pasted(tmp_path, line), "device=l4"))
 
 
 def test_what_asks_for_more_to_be_said_writes_nothing(tmp_path, monkeypatch, capsys) -> None:

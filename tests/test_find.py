@@ -145,7 +145,7 @@ def test_nothing_that_serves_is_exit_code_one(tmp_path: Path) -> None:
         ("want.length=0", r"want\.length: expected at least 1 or 'auto', got 0"),
         (
             "+want.latency=1",
-            r"want\.latency: expected a known key, got 'latency'; valid: device, first_token_ms",
+            r"want\.latency: expected a known key, got 'latency'; valid: batches, caches, device,",
         ),
         ("+want.request=1", r"want\.request: expected a known key, .* did you mean 'requests'"),
     ],

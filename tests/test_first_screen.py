@@ -13,10 +13,12 @@ import kvpipe
 from kvpipe.commands.run import answer_of
 from kvpipe.errors import DoesNotFit
 from kvpipe.report.first_screen import MOST_LINES, first_screen
+from kvpipe.report.of_run import report_input
 from kvpipe.report.sweep_table import sweep_table
 from kvpipe.report.text import TextReport
 from kvpipe.report.verdict import verdict_of
 from kvpipe.request.confdir import CONF_DIR
+from kvpipe.text.lines import whole_words
 
 NO_COUNT = {"hf", "lfm2", "deepseek_v3_2"}  # a reader; presets without a count of parameters
 PRESETS = sorted({path.stem for path in (CONF_DIR / "model").glob("*.yaml")} - NO_COUNT)
@@ -24,7 +26,8 @@ PRESETS = sorted({path.stem for path in (CONF_DIR / "model").glob("*.yaml")} - N
 
 def screen(overrides: list[str], width: int = 80) -> list[str]:
     result = kvpipe.run(["backend=meta", *overrides])
-    return [line.text for line in result.answer.screen(width)] + ["files", "verdict"]
+    last = whole_words(result.answer.verdict.text, width)
+    return [line.text for line in result.answer.screen(width)] + ["files", *last]
 
 
 def checked(lines: list[str], width: int) -> None:
@@ -57,14 +60,37 @@ def test_the_verdict_is_the_first_line_and_the_last() -> None:
     result = kvpipe.run(["llama", "device=h100", "backend=meta"])
     TextReport(TextReport.Options(name="text")).render(result.answer, None, out)
     first, *_, last = out.getvalue().splitlines()
-    assert first == last == "IT FITS: 131,072 tokens on h100_80gb"
+    cache = result.profile.ranks[0].available_kv
+    ends = [round(end / 2**30, 2) for end in (cache.num_bytes, cache.low_bytes, cache.high_bytes)]
+    told = "{:.2f} GiB of cache ({:.2f} to {:.2f})".format(*ends)
+    assert first == last == f"IT FITS: 131,072 tokens on h100_80gb, {told}"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_full_screen_still_names_its_model(width: int) -> None:
+    lines = screen(["gemma3_27b", "device=h100_80gb", "scheduler.max_model_len=32768"], width)
+    checked(lines, width)
+    assert "google/gemma-3-27b-it" in "\n".join(lines).partition("serve")[0]
+
+
+def test_the_last_lines_of_a_narrow_screen_are_its_first(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    asked = ["llama3_70b", "device=h100_80gb", "parallel=tp2", "cache=fp8", "backend=meta"]
+    result, out = kvpipe.run([*asked, "scheduler.max_model_len=32768"]), io.StringIO()
+    TextReport(TextReport.Options(name="text")).render(result.answer, None, out)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60 and lines[:2] == lines[-2:]
+    assert " ".join(lines[:2]) == result.answer.verdict.text
 
 
 def test_a_range_that_straddles_the_need_may_not_fit() -> None:
     asked = ["llama3_70b", "device=h100_80gb", "parallel=tp2", "cache=fp8", "backend=meta"]
     asked += ["profiling=estimate", "scheduler.max_model_len=32768"]
     result = kvpipe.run(asked)
-    assert result.answer.verdict.text.startswith("MAY NOT FIT: at worst 2.5")
+    assert result.answer.verdict.text.startswith(
+        "MAY NOT FIT: 32,768 tokens on h100_80gb, 2.70 GiB"
+    )
+    assert "at worst 2.5" in verdict_of(report_input(result)).figures
     roomy = kvpipe.run([*asked, "device=h200"])
     assert roomy.answer.verdict.text.startswith("IT FITS")
 

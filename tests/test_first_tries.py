@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
+import kvpipe
 from kvpipe.front.main import run
+from kvpipe.request.confdir import CONF_DIR
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +107,7 @@ def ways_of(line: str) -> list[str]:
     ("words", "surely", "maybe"),
     [
         (["llama", "device=l4", "scheduler.max_model_len=131072"], 2, 0),
-        (["llama", "device=l4", "scheduler.max_model_len=8192", "want.requests=4"], 4, 0),
+        (["llama", "device=l4", "scheduler.max_model_len=8192", "want.requests=4"], 3, 1),
         (["gemma3_27b", "device=h100", "engine=vllm", "scheduler.max_model_len=131072"], 2, 2),
     ],
 )
@@ -137,3 +140,92 @@ def test_what_is_told_to_fit_beside_a_cache_by_hand_fits_at_worst_too(
         assert run([*kept, "scheduler.max_model_len=131072", way, f"hydra.run.dir=o{number}"]) == 0
         result = json.loads((tmp_path / f"o{number}" / "result.json").read_text())
         assert result["status"] == "fits", way
+
+
+def test_a_cache_by_hand_that_the_device_has_not_is_refused_unless_it_is_meant(capsys):
+    """As README says it."""
+    asked = planned("llama", "--on", "h100", "cache.kv_cache_memory_bytes=300GiB")
+    assert run(asked) == 1
+    assert "more than all of device h100_80gb" in capsys.readouterr().err
+    assert run([*asked, "cache.may_exceed_device=true"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["plan"]["num_blocks"] == 300 * 2**30 // 2**21
+
+
+@pytest.mark.parametrize(("users", "card"), [(1, "rtx_4090"), (40, "h100")])
+def test_a_block_that_is_too_large_is_made_smaller(users, card, capsys):
+    """The largest halving that surely serves is named first of all; twice as much may not."""
+    words = ["llama", "--on", card, "--context", "2k", f"--users={users}"]
+    assert run(planned(*words, "cache.block_size=65536")) == 1
+    (first, *_) = json.loads(capsys.readouterr().out)["advice"]
+    assert set(first) == {"cache.block_size"}
+    size = first["cache.block_size"]
+    for block, fits in ((size, True), (2 * size, False)):
+        run(planned(*words, f"cache.block_size={block}"))
+        assert (json.loads(capsys.readouterr().out)["status"] == "fits") == fits
+
+
+# --- option files of one's own ---
+@pytest.fixture
+def own(folder: Path) -> Path:
+    """A --config-dir with a model, a cache, and files that say too little."""
+    preset = CONF_DIR / "model" / "llama.yaml"
+    for name in ("mine", "modèle", "my-model v2"):
+        write(folder / "own" / "model" / f"{name}.yaml", preset.read_text(encoding="utf-8"))
+    write(folder / "own" / "cache" / "mine.yaml", "defaults: [full]\nblock_size: 32\n")
+    write(folder / "own" / "cache" / "part.yaml", "block_size: 32\n")
+    for group in ("cache", "scheduler", "device", "parallel", "report", "engine", "model"):
+        write(folder / "own" / group / "empty.yaml", "")
+    return folder / "own"
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("group", ["cache", "device", "engine"])
+def test_an_option_file_that_says_nothing_is_one_mistake(group, own, capsys):
+    asked = {"model": "llama", "device": "h100", group: "empty"}
+    words = [f"{key}={value}" for key, value in asked.items()]
+    assert run(["--config-dir", str(own), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"kvpipe: {group}")
+    assert "got none for" in line or "got an empty section" in line
+
+
+def test_what_an_option_file_leaves_out_is_one_mistake_beside_the_others(own, capsys):
+    words = ["--config-dir", str(own), "model=llama", "device=h100", "cache=part"]
+    assert run([*words, "scheduler.max_num_seqs=x"]) == 2
+    left_out, other = capsys.readouterr().err.splitlines()
+    assert "cache: expected all of its settings, got none for gpu_memory_utilization" in left_out
+    assert "begin a file of your own with `defaults: [<option>]`" in left_out
+    assert "scheduler.max_num_seqs: expected" in other
+    words[-1] = "cache=mine"
+    assert run([*words, "backend=meta", "report=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["cache"]["block_size"] == 32
+
+
+@pytest.mark.parametrize("word", ["mine", "my-model v2"])
+def test_a_preset_of_ones_own_is_a_word(word, own, capsys):
+    flags = ["--on", "h100", "--context", "8k"]
+    assert run(planned(word, *flags, "--config-dir", str(own))) == 0
+    found = json.loads(capsys.readouterr().out)["plan"]
+    assert run(planned("llama", *flags)) == 0
+    assert found == json.loads(capsys.readouterr().out)["plan"]
+    assert run(planned(word, *flags)) == 2  # of no folder: no such model
+    assert run(planned(word, "model=tinyllama", "--config-dir", str(own))) == 2
+    assert "expected one model, got two" in capsys.readouterr().err
+    assert kvpipe.run([word, *flags, "backend=meta"], config_dir=own).plan.num_blocks
+
+
+def test_a_choice_that_hydra_cannot_read_is_no_choice_or_is_quoted(own, capsys):
+    words = ["--config-dir", str(own), "device=h100", "backend=meta"]
+    assert run([*words, "model=llamà"]) == 2
+    err = capsys.readouterr().err
+    assert "model: expected a choice of this group, got 'llamà'; did you mean 'llama'" in err
+    assert run([*words, "model=modèle"]) == 2
+    quoted = """model='"modèle"'"""
+    assert f"quote it: {quoted}" in capsys.readouterr().err
+    assert run([*words, *shlex.split(quoted)]) == 0
+    assert run([*words, "model=llama", "model.name=日本"]) == 2
+    assert """quote it: model.name='"日本"'""" in capsys.readouterr().err

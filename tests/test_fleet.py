@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from kvpipe.answers.fleet import FleetAnswer, Wanted, plan_fleet
+from kvpipe.answers.fleet_candidates import Choice, shapes
 from kvpipe.answers.speed import speed_of
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
@@ -30,14 +31,14 @@ def prepared(*words: str) -> Prepared:
 def fleets(requests: int = 200, token_s: float | None = None, priced: bool = False) -> FleetAnswer:
     prices = {"h100_80gb": 2.5, "l40s": 0.9, "l4": 0.5} if priced else {}
     load = Wanted(requests=requests, length=LENGTH, token_s=token_s)
-    return plan_fleet(prepared("model=llama", "engine=vllm"), load, DEVICES, prices)
+    return plan_fleet(prepared("model=llama", "engine=vllm"), load, Choice(devices=DEVICES), prices)
 
 
 def test_the_first_fleet_serves_the_load_and_one_replica_less_does_not() -> None:
     """Its replica planned as a run of its own; windows hold more while one of them reads."""
     load = Wanted(requests=200, length=LENGTH)
     asked = prepared("model=gpt_oss_20b", "engine=vllm")
-    best = plan_fleet(asked, load, ("h100_80gb",), {}).fleets[0]
+    best = plan_fleet(asked, load, Choice(devices=("h100_80gb",)), {}).fleets[0]
     replica = best.replica
     alone = execute(
         prepared(
@@ -73,6 +74,89 @@ def test_every_candidate_serves_or_is_refused_and_a_reason_stands_once() -> None
     refused = [name for names in answer.refused.values() for name in names]
     assert len(answer.fleets) + len(refused) == answer.tried == len(DEVICES) * 8
     assert len(set(refused)) == len(refused)
+
+
+@cache
+def spread() -> FleetAnswer:
+    choice = Choice(devices=("h200",))
+    load = Wanted(requests=500, length=32_768)
+    return plan_fleet(prepared("model=deepseek_v3", "engine=vllm"), load, choice, {})
+
+
+def test_a_copy_of_latent_attention_holds_its_own_requests_and_shares_the_experts() -> None:
+    """Each replica beside a run of its own, whose every rank is one copy's."""
+    found = {fleet.replica.shape.words: fleet.replica for fleet in spread().fleets}
+    for words, tp, dp, ep in (
+        ("TP 1 DP 16 EP", 1, 16, "true"),
+        ("TP 2 DP 8 EP", 2, 8, "true"),
+        ("TP 2 DP 8", 2, 8, "false"),
+    ):
+        alone = execute(
+            prepared(
+                "model=deepseek_v3",
+                "engine=vllm",
+                "device=h200",
+                "profiling=estimate",
+                f"parallel.tensor_parallel_size={tp}",
+                f"parallel.data_parallel_size={dp}",
+                f"parallel.enable_expert_parallel={ep}",
+                "scheduler.max_model_len=32768",
+            )
+        )
+        capacity = alone.plan.capacity
+        assert capacity is not None and capacity.requests_running < 256
+        assert found[words].users == dp * capacity.requests_running
+        assert found[words].shape.cards == tp * dp == 16
+        flags = found[words].command
+        assert f"--data-parallel-size {dp}" in flags
+        assert ("--enable-expert-parallel" in flags) == (ep == "true")
+    # TP keeps each latent row on every rank; copies keep it once.
+    assert found["TP 8"].users * 2 < found["TP 1 DP 16 EP"].users
+
+
+def test_a_copy_may_compute_its_tokens_experts_with_all_others_and_reads_no_less() -> None:
+    """The bound must hold where the other copies have no tokens: an eighth of the operations for
+    the experts, which are all that is sure; of weights that every copy has, none less is read."""
+    one, eight = (
+        speed_of(
+            prepared("model=deepseek_v3", "device=h200", f"parallel.data_parallel_size={dp}")
+        ).bound
+        for dp in (1, 8)
+    )
+    assert one is not None and eight is not None
+    assert eight.weights == pytest.approx(one.weights / 8)
+    assert one.weight_bytes / 8 < eight.weight_bytes < one.weight_bytes
+    dense = [
+        speed_of(prepared("model=llama", "device=h200", f"parallel.data_parallel_size={dp}")).bound
+        for dp in (1, 8)
+    ]
+    assert dense[0] == dense[1]
+
+
+def test_copies_are_tried_of_models_with_experts_alone_and_names_differ() -> None:
+    plain, experts = (prepared(f"model={name}").resolved.model for name in ("llama", "mixtral"))
+    assert all(shape.dp == 1 for shape in shapes(Choice(devices=DEVICES), plain))
+    tried = shapes(Choice(devices=DEVICES, caches=("auto", "fp8"), seqs=(8, 16)), experts)
+    assert len({shape.name for shape in tried}) == len(tried) == len(DEVICES) * 42 * 4
+
+
+def test_settings_to_choose_from_are_planned_as_if_they_had_been_set() -> None:
+    load, card = Wanted(requests=200, length=LENGTH), ("h100_80gb",)
+    choice = Choice(devices=card, caches=("auto", "fp8"), batches=(2048, 16384))
+    answer = plan_fleet(prepared("model=llama", "engine=vllm"), load, choice, {})
+    assert answer.tried == 8 * 4
+    for cache_type, batch in (("auto", 16384), ("fp8", 2048)):
+        asked = (
+            f"cache.cache_dtype={cache_type}",
+            f"scheduler.max_num_batched_tokens={batch}",
+        )
+        set_so = prepared("model=llama", "engine=vllm", *asked)
+        alone = plan_fleet(set_so, load, Choice(devices=card), {}).fleets
+        mine = [
+            f for f in answer.fleets if f.replica.shape.name.endswith(f"{cache_type} batch {batch}")
+        ]
+        told = [{(f.replica.users, f.replica.command) for f in fleets} for fleets in (mine, alone)]
+        assert told[0] == told[1] and len(mine) == len(alone) > 0
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ the full tier tries every pair.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -73,9 +74,14 @@ FILES = {
     "python object": "a: !!python/object/apply:os.system ['touch ran']",
     "no YAML": "a: {b",
     "not a mapping": "[1, 2]",
+    "a text alone, of another file": "root:x:0:0:root",
     "binary": "\x00\x01",
     "large": "a: [" + "1," * 200_000 + "]",
 }
+SMALL = (
+    '{"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, '
+    '"vocab_size": 100}'
+)
 # Values of a run that are not in the request.
 ELSEWHERE = {
     "environment": "device: {name: '${oc.env:HOME}'}",
@@ -279,6 +285,68 @@ def test_a_file_says_nothing_to_hydra(entrance, attack, capsys):
 @pytest.mark.parametrize(("entrance", "attack"), pairs(list(FILES), OF_FILES))
 def test_a_file_of_any_shape_is_refused_and_bounded(entrance, attack, capsys):
     assert_refused(entrance(FILES[attack]), capsys)
+
+
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        "[l{next}@a, l{next}@b, _self_]",  # a million files, asked for one by one
+        pytest.param("[l{this}@a, _self_]", marks=pytest.mark.full),
+        pytest.param("[{{/model@a: '${{model}}'}}, _self_]", marks=pytest.mark.full),
+    ],
+    ids=["each twice", "itself", "what is chosen"],
+)
+def test_lists_of_defaults_have_an_end(defaults, capsys, monkeypatch):
+    monkeypatch.setattr("kvpipe.request.guarded_loader.MAX_LOADS", 200)
+    for number in range(20):
+        named = defaults.format(this=number, next=number + 1)
+        _write(f"theirs/model/l{number}.yaml", f"defaults: {named}\nx: 1\n")
+    _write("theirs/model/l20.yaml", "x: 1\n")
+    said = assert_refused(["--config-dir", "theirs", "model=l0", "backend=meta"], capsys)
+    assert "lists of defaults that end, got more than 200 files" in said
+
+
+def test_a_text_that_is_another_file_is_not_repeated(capsys):
+    """A link in the place of a saved config: YAML takes the whole of it for one text."""
+    _write("theirs/config.yaml", "root:x:0:0:root:/root")
+    assert run(["-cp", "theirs"]) == 2
+    err = capsys.readouterr().err
+    assert "a config of settings" in err and "root:x" not in err
+
+
+def test_what_hydra_raises_without_a_word_is_told_by_its_cause(capsys):
+    _write("theirs/model/x.yaml", "name: !!set {a, b}\n")
+    said = assert_refused(["--config-dir", "theirs", "model=x", "backend=meta"], capsys)
+    assert "got \n" not in said and "got;" not in said and "set" in said
+
+
+@pytest.mark.parametrize("key", ["name", "path"])
+def test_a_name_in_a_line_that_starts_a_server_is_no_flag_of_it(key, capsys):
+    """`vllm serve --trust-remote-code` would run code of the model's."""
+    said = "model.name='--trust-remote-code'"
+    if key == "path":
+        _write("-m/config.json", SMALL)
+        said = "model.path=./-m"
+    reader = ["model=hf"] if key == "path" else ["model=gpt2"]
+    assert run([*reader, said, "backend=meta", "device=h100_80gb"]) == 2
+    assert "a name that no server takes for a flag" in capsys.readouterr().err
+
+
+SERVERS = [
+    "transformers",
+    *(pytest.param(n, marks=pytest.mark.full) for n in ("sglang", "llama_cpp", "tensorrt_llm")),
+    "kvpipe",
+]
+
+
+@pytest.mark.parametrize("engine", SERVERS)
+def test_a_name_in_a_line_for_a_shell_is_one_word_of_it(engine, capsys):
+    named = "model.name='x $(touch ran); y'"
+    device = "device=h100_80gb"
+    assert run([f"engine={engine}", "model=gpt2", named, device, "backend=meta"]) in (0, 1)
+    lines = capsys.readouterr().out.replace("\\\n", " ").splitlines()
+    (line,) = [line for line in lines if " --" in line and "touch" in line]
+    assert any("x $(touch ran); y" in word for word in shlex.split(line)), line
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import prod
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -22,6 +23,10 @@ from kvpipe.models.base import ModelGeometry
 from kvpipe.models.families import families
 from kvpipe.models.hf import PLUGIN
 from kvpipe.models.parameters import rank_parameters
+from kvpipe.models.preset import Preset
+from kvpipe.models.weight import Ranks
+from kvpipe.request.confdir import shipped_option
+from kvpipe.stages.validation.layers import as_released
 
 CERTAIN = sorted(name for name, entry in models().items() if entry["certain"])
 
@@ -301,11 +306,29 @@ def test_a_short_convolution_is_a_state_of_kernel_minus_one_columns(tmp_path: Pa
     assert conv.fields["states"] == [{"name": "conv", "shape": [256, 2]}]
 
 
+# What vLLM 0.33's own ModelConfig said of such files; 0.28 multiplies (read in both).
+@pytest.mark.parametrize(
+    ("release", "context"), [("", 131072), ("0.28.0", 131072), ("0.33.0", 32768)]
+)
+def test_yarn_stretches_the_context_as_the_planned_release_reads_it(
+    release: str, context: int, tmp_path: Path
+) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    model = read(tmp_path, small("qwen2", max_position_embeddings=32768, rope_scaling=yarn))
+    assert as_released(model, release).context_length == context
+    assert any("which yarn stretches to 131,072" in note for note in model.notes)
+    counted = read(tmp_path, small("qwen2", max_position_embeddings=131072, rope_scaling=yarn))
+    assert as_released(counted, release).context_length == 131072
+    assert not any("yarn" in note for note in counted.notes)
+
+
 def test_stretched_rope_counts_in_the_context_once(tmp_path: Path) -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
     raw = small("qwen2", max_position_embeddings=32768, rope_scaling=yarn)
     assert read(tmp_path, raw).context_length == 131072
     assert read(tmp_path, raw | {"max_position_embeddings": 131072}).context_length == 131072
+    default = {"rope_scaling": {"rope_type": "default"}, "max_position_embeddings": 512}
+    assert read(tmp_path, small("gpt_oss", **default)).context_length == 512
     llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
     assert read(tmp_path, small("llama", rope_scaling=llama3)).context_length == 4096
 
@@ -403,22 +426,53 @@ def test_ranks_hold_every_parameter_once_but_for_what_is_replicated(
     for stage in range(pp):
         layers = range(bounds[stage], bounds[stage + 1])
         ends = {"first": stage == 0, "last": stage == pp - 1}
-        held += tp * rank_parameters(weights, tp=tp, stage_layers=layers, **ends)
+        held += tp * rank_parameters(weights, ranks=Ranks(tp=tp), stage_layers=layers, **ends)
     for weight in weights:
         parts = 1 if weight.split is None else weight.parts or weight.shape[weight.split]
         copies += (tp // min(tp, parts) - 1) * weight.num_parameters
     assert held - copies == models()[name]["parameter_count"]
 
 
+@pytest.mark.parametrize(("tp", "dp"), [(1, 2), (2, 1), (1, 8), (2, 4), (4, 8), (1, 6)])
+@pytest.mark.parametrize("name", ["deepseek_v3", "qwen3_235b_a22b", "mixtral", "gpt_oss_120b"])
+def test_experts_are_spread_over_all_ranks_as_one_by_one(name: str, tp: int, dp: int) -> None:
+    """Each expert dealt out by vLLM's rule, in turn; what is no expert as tensor parallel has it,
+    but for shared experts where tokens are spread over ranks, too."""
+    weights = Preset(Preset.Options(**shipped_option("model", name))).read().weights()
+    everything = {"stage_layers": range(200), "first": True, "last": True}
+    rest = [weight for weight in weights if ".experts." not in weight.name]
+    plain = rank_parameters(rest, ranks=Ranks(tp=tp), **everything)
+    dealt = [0] * (tp * dp)
+    for weight in weights:
+        if ".experts." in weight.name:
+            base, more = divmod(weight.count, tp * dp)
+            for rank in range(tp * dp):
+                dealt[rank] += (base + (rank < more)) * prod(weight.shape)
+    shared = [w for w in rest if "shared_expert" in w.name and w.split is not None]
+    whole_ones = sum(weight.num_parameters for weight in shared)
+    copied = whole_ones - whole_ones // tp if min(tp, dp) > 1 else 0
+    whole = Ranks(tp=tp, dp=dp, expert_parallel=True)
+    if (tp, dp, name) == (4, 8, "mixtral"):
+        return  # 8 experts for 32 ranks, which is refused
+    assert rank_parameters(weights, ranks=whole, **everything) == plain + copied + max(dealt)
+    if dp == 6:
+        return  # of slices no six are equal
+    # Slices of every one: as many, but for down-projections' biases, which each rank has.
+    sliced = rank_parameters(weights, ranks=Ranks(tp=tp, dp=dp), **everything)
+    biases = [w for w in weights if ".experts." in w.name and w.split is None]
+    again = sum(weight.num_parameters for weight in biases)
+    assert sliced == plain + sum(dealt) // (tp * dp) + again - again // (tp * dp)
+
+
 def test_both_ends_of_a_pipeline_hold_a_tied_embedding() -> None:
     raw = published("google/gemma-2b")
     family = families()["gemma"]
     weights = family.weights(family.config(raw))
-    ends = {"tp": 1, "stage_layers": range(0)}
+    ends = {"ranks": Ranks(), "stage_layers": range(0)}
     embedding = 256_000 * 2048
     assert rank_parameters(weights, **ends, first=True, last=False) == embedding
     assert rank_parameters(weights, **ends, first=False, last=True) == embedding + 2048
-    whole = {"tp": 1, "stage_layers": range(18), "first": True, "last": True}
+    whole = {"ranks": Ranks(), "stage_layers": range(18), "first": True, "last": True}
     assert rank_parameters(weights, **whole) == models()["google/gemma-2b"]["parameter_count"]
 
 

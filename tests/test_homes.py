@@ -79,6 +79,17 @@ def test_a_folder_that_is_gone_is_named(tmp_path, capsys, monkeypatch):
     assert "outputs/" in err and "No such file or directory" in err
 
 
+def test_a_folder_that_is_gone_is_told_once_where_hydra_composes(tmp_path, capsys, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run([*ASKED, "+a.b=1"]) == 2
+    err = capsys.readouterr().err
+    assert err == (
+        "kvpipe: current folder: expected one that is there, got No such file or directory\n"
+    )
+
+
 @pytest.fixture
 def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place = tmp_path / "disk"

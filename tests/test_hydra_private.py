@@ -13,7 +13,8 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from kvpipe.request.compose import configuration
+from kvpipe.errors import ConfigError
+from kvpipe.request.compose import compose_request, configuration
 from kvpipe.request.guarded_loader import GuardedLoader
 from kvpipe.request.hydra_private import callbacks_of, flags_parser, show_page, sweep_jobs
 
@@ -74,3 +75,27 @@ def test_no_other_file_imports_a_private_name_of_hydra() -> None:
         and any(part.startswith("_") for part in (node.module or "").split("."))
     }
     assert found == {"request/hydra_private.py"}
+
+
+def test_a_file_of_theirs_is_read_once_a_request(tmp_path: Path) -> None:
+    """What was measured is what is composed: it may be another file a moment later."""
+    file = tmp_path / "config.yaml"
+    file.write_text("a: {b: 1}\n")
+    with configuration(config_path=str(tmp_path)):
+        assert compose_request([]).raw == {"a": {"b": 1}}
+        file.write_text("hydra: {job: {chdir: true}}\n")
+        assert compose_request(["+c=2"]).raw == {"a": {"b": 1}, "c": 2}
+    with configuration(config_path=str(tmp_path)), pytest.raises(ConfigError):
+        compose_request([])
+
+
+def test_what_was_read_once_is_not_changed_by_what_is_composed_of_it(tmp_path: Path) -> None:
+    """Hydra sets values in what it merges, and a job of a sweep begins with the file's own."""
+    (tmp_path / "config.yaml").write_text("a: {b: 1}\n")
+    with configuration(config_path=str(tmp_path)):
+        assert compose_request(["a.b=2"]).raw == {"a": {"b": 2}}
+        assert compose_request([]).raw == {"a": {"b": 1}}
+    for word in ("cache.block_size=16", "cache.block_size=32"):
+        with configuration():
+            config = compose_request(["model=gpt2", word]).config
+            assert list(config.hydra.overrides.task) == ["model=gpt2", word]

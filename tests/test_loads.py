@@ -68,6 +68,51 @@ def test_run_find_and_compare_count_one_load_alike(capsys) -> None:
     assert (told["peak"], told["steady"]) == (held["requests_at_peak"], held["requests_steady"])
 
 
+@pytest.mark.parametrize("engine", ["kvpipe", "sglang"])
+def test_copies_share_the_users_that_were_asked_for(engine: str, capsys) -> None:
+    """Data parallelism: n users on d copies are ceil(n / d) users on one, in every command."""
+    alone = ["llama", "--on", "h100", f"engine={engine}", "--context", "8k"]
+    _, told = answered(capsys, *alone)
+    most = told["users"]["steady"] if engine == "sglang" else told["capacity"]["users"]
+    assert answered(capsys, *alone, f"--users={most}")[0] == 0
+    assert answered(capsys, *alone, f"--users={most + 1}")[0] == 1
+    for users, serves in ((3 * most, 0), (3 * most + 1, 1)):
+        words = [*alone, "parallel.data_parallel_size=3", f"--users={users}"]
+        code, told = answered(capsys, *words)
+        assert code == serves
+        if engine == "sglang":
+            continue
+        held = told["capacity"]
+        assert (held["users"], held["copies"]) == (3 * most, 3)
+        code, found = answered(capsys, "find", *words, "want.length=8192")
+        assert code == serves and found["want"]["requests"] == users
+        assert found["load"]["requests"] == -(-users // 3)
+
+
+def test_advice_for_copies_serves_the_users_that_were_asked_for(capsys) -> None:
+    for users, most in ((109, 256), (101, 50)):
+        asked = {
+            "scheduler.max_model_len": 8192,
+            "scheduler.max_num_seqs": most,
+            "parallel.data_parallel_size": 2,
+            "want.requests": users,
+        }
+        words = ["llama", "device=h100"]
+        code, told = answered(capsys, *words, *(f"{k}={v}" for k, v in asked.items()))
+        assert code == 1 and told["advice"]
+        for change in told["advice"]:
+            changed = {**asked, **change}
+            assert answered(capsys, *words, *(f"{k}={v}" for k, v in changed.items()))[0] == 0
+    assert {"scheduler.max_num_seqs": 51} in told["advice"]
+
+
+def test_the_replicas_of_a_fleet_are_its_copies(capsys) -> None:
+    """parallel.data_parallel_size is not counted beside them."""
+    words = ["find", "llama", "want.device=[h100]", "want.requests=100", "want.length=8192"]
+    one, two = (answered(capsys, *words, f"parallel.data_parallel_size={n}")[1] for n in (1, 2))
+    assert one["fleets"] == two["fleets"] and "data-parallel" not in str(two["fleets"])
+
+
 def test_the_scheduler_stands_beside_memory_in_one_line(capsys) -> None:
     run(["llama", "--on", "h100", "--context", "1k"])
     assert "256 of 1,024 tokens each: 434 by memory, 256 by max_num_seqs" in capsys.readouterr().out

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from random import Random
 from struct import pack
 
 import pytest
@@ -17,6 +18,10 @@ from fuzz.fuzzers import FUZZERS, search
 from kvpipe import run as run_api
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
+from kvpipe.front.prepared import checked
+from kvpipe.plugins import COMMANDS
+from kvpipe.request.guarded_loader import GuardedLoader
+from kvpipe.request.quick import quick_compose
 
 ONCE_FAILED = [
     ["layout=[[1]]"],
@@ -75,6 +80,99 @@ def test_a_place_that_holds_no_whole_config_is_exit_2(arguments, capsys):
     assert "fault of kvpipe" not in capsys.readouterr().err
 
 
+# A value of any shape, in the place of a section or of a setting.
+SHAPES = (
+    float("nan"),
+    "x",
+    [1],
+    [[1]],
+    10**400,
+    True,
+    {"a": 1},
+    {1: 2},
+    None,
+    "\ud800",
+    "a" * 5000,
+)
+
+
+@pytest.mark.parametrize(
+    "value", [".nan", *(pytest.param(value, marks=pytest.mark.full) for value in ("2", "x"))]
+)
+@pytest.mark.parametrize("section", ["want", "trace"])
+def test_a_section_that_is_no_section_is_exit_2(section, value, capsys):
+    Path("my").mkdir()
+    for command in ("run", "find", "replay"):
+        text = f"command: {{name: {command}}}\n{section}: {value}\na: 1\n"
+        Path("my/config.yaml").write_text(text)
+        assert run(["-cp", "my"]) == 2
+        assert "fault of kvpipe" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["compare", *(pytest.param(name, marks=pytest.mark.full) for name in COMMANDS.names())],
+)
+def test_a_setting_of_any_shape_is_a_config_error(command):
+    """Every section and setting of every command; the commit tier tries one command's own."""
+    words = [f"command={command}", "model=gpt2", "device=h100_80gb", "backend=meta"]
+    raw = quick_compose(words)
+    for section in ("command",) if command == "compare" else raw:
+        for key in (None, *raw[section]):
+            for value in SHAPES:
+                there = value if key is None else {**raw[section], key: value}
+                with suppress(ConfigError):
+                    checked({**raw, section: there}, words, (), lambda: raw)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(  # deeper than Python's stack
+            ["device.name=" + "{a:" * 900 + "1" + "}" * 900], marks=pytest.mark.full
+        ),
+        ["device.name=[" + "1," * 5_000 + "1]"],  # Hydra's grammar: the square of the length
+        [f"cache.x{n}=1" for n in range(3_000)],
+        ["device.name=" + "a" * 70_000],
+        ["./m\udcff"],  # a name of bytes that are no text
+        ["--help", "a" * 5_000],
+        ["--help", "/etc"],
+        ["--help", "../.."],
+        ["--config-dir", "a" * 5_000, "model=x"],
+        ["serve-page", "folder=" + "a" * 5_000],
+        ["compare", "command.engines=[[vllm]]"],
+    ],
+    ids=lambda line: line[0][:30],
+)
+def test_what_is_too_long_or_no_text_is_exit_2(line, capsys):
+    assert run(line) == 2
+    err = capsys.readouterr().err
+    assert "fault of kvpipe" not in err and len(err) < 5_000
+
+
+def test_every_unknown_key_is_told_without_composing_each(monkeypatch):
+    composed: list[object] = []
+    real = GuardedLoader.load_configuration
+    monkeypatch.setattr(
+        GuardedLoader,
+        "load_configuration",
+        lambda *args, **kwargs: composed.append(0) or real(*args, **kwargs),
+    )
+    with pytest.raises(ConfigError) as error:
+        run_api([f"cache.nothing{n}=1" for n in range(50)])
+    assert len(error.value.lines()) == 50 and len(composed) < 6
+
+
+def test_what_hydra_warns_of_is_a_line_of_ours(capsys):
+    """A list of defaults that does not say where the file itself comes."""
+    Path("my").mkdir()
+    Path("my/config.yaml").write_text("defaults: [/model/gpt2@model]\na: 1\n")
+    assert run(["-cp", "my"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert any("missing `_self_`" in line for line in lines)
+    assert all(line.startswith("kvpipe: ") for line in lines)
+
+
 def test_a_saved_config_that_is_no_file_is_refused_at_once(capsys):
     Path("my").mkdir()
     os.mkfifo("my/config.yaml")
@@ -127,6 +225,16 @@ def test_what_is_piped_in_has_an_end(kind, capsys, monkeypatch, tmp_path):
     assert not list(tmp_path.glob("kvpipe-*")), "what was kept is removed"
 
 
+@pytest.mark.parametrize("text", ["hello", "Available KV cache memory: 99999999999999999999 GiB"])
+def test_what_is_piped_in_is_not_called_by_the_name_it_is_kept_under(text, capsys, monkeypatch):
+    Path("junk").write_text(f"{text}\n")
+    with open("junk") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert run(["doctor", "-", "backend=meta"]) == 2
+    told = capsys.readouterr().err
+    assert "standard input" in told and "kvpipe-" not in told
+
+
 # --- files that are no files ---------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "m.gguf"])
 def test_a_model_file_that_is_a_pipe_is_not_waited_for(name, capsys):
@@ -153,10 +261,20 @@ def test_a_gguf_header_has_an_end(capsys):
 # --- the fuzzers --------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["logs", "configs", "gguf"])
 def test_files_at_random_are_read_or_refused(name):
-    assert search(FUZZERS[name], Random(3), 60) == []
+    assert search(FUZZERS[name], 3, range(60)) == []
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(FUZZERS))
 def test_ten_thousand_of_each(name):
-    assert search(FUZZERS[name], Random(1), 10_000) == []
+    assert search(FUZZERS[name], 1, range(10_000)) == []
+
+
+def test_a_case_is_the_same_wherever_a_run_begins():
+    """A run that was cut off goes on where it ended, and processes share the cases."""
+    at: list[int] = []
+    tried: list[object] = []
+    fuzzer = replace(FUZZERS["logs"], wrong_with=lambda case: tried.append(case) or "")
+    search(fuzzer, 5, range(6), lambda number, *_: at.append(number))
+    search(fuzzer, 5, range(3, 6))
+    assert at == [*range(6)] and tried[3:6] == tried[6:]

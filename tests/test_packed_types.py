@@ -11,6 +11,7 @@ import pytest
 from kvpipe.front.main import run
 from kvpipe.plugins import REGISTRIES
 from kvpipe.specs.packed_types import PACKED, WORDS, packed_bytes
+from kvpipe.specs.scaled_rows import SCALED_ROWS
 
 ASKED = ["llama", "--on", "b200", "--context", "8k", "report=json"]
 NUMBERS = 32 * 2 * 8 * 128  # of a token of Llama-3.1-8B
@@ -80,8 +81,18 @@ def test_four_bits_are_refused_on_a_card_that_does_not_compute_with_them(
     assert told.endswith(f"; cache.cache_dtype={knob}")
 
 
-ALL = [(e, w) for e in REGISTRIES["engine"].names() for w in WORDS if w not in stored_by(e)]
-FEW = [("kvpipe", "q8_0"), ("vllm", "nvfp4"), ("sglang", "int8"), ("transformers", "q4_0")]
+def rows_of(engine: str) -> set[str]:
+    """Rows with scales, of the releases that were read for them."""
+    return set(SCALED_ROWS) if engine in ("vllm", "vllm_0_33") else set()
+
+
+ALL = [
+    (engine, word)
+    for engine in REGISTRIES["engine"].names()
+    for word in WORDS
+    if word not in stored_by(engine) | rows_of(engine)
+]
+FEW = [("kvpipe", "q8_0"), ("vllm_0_17", "nvfp4"), ("sglang", "int8"), ("transformers", "q4_0")]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from page_requests import (
+    SMALL,
     Place,
     answered,
     check_script,
@@ -25,12 +27,13 @@ from page_requests import (
 
 import kvpipe
 from kvpipe.commands.page import LARGEST_BYTES
-from kvpipe.errors import ConfigError
+from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.main import run
 from kvpipe.page.axes import usual_lengths
 from kvpipe.page.html import page_html
 from kvpipe.text.figures import size
 
+COPIES = (*SMALL, "command.caches=[auto]", "parallel.data_parallel_size=3")
 FIGURES = Path(kvpipe.__file__).parent / "page" / "figures.js"
 MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{UPLOAD}}\u202e\x1b[31m"
 
@@ -42,19 +45,32 @@ def check(document: dict[str, Any], place: Place) -> None:
     expected = told(command_line(document, place))
     if position["users"] < place.users and position["users"]:
         assert expected.status == "does_not_fit"
-        assert expected.says.startswith(f"DOES NOT FIT: {position['users']:,} of {place.users:,}")
+        few = f"DOES NOT FIT: only {position['users']:,} of {place.users:,}"
+        assert expected.says.startswith(few)
+    elif place.users > max(1, position["low_users"]) and position["users"]:
+        assert expected.status == "may_not_fit"
+        assert expected.says.startswith(f"MAY NOT FIT: {place.users:,} users of")
     else:
         assert (position["status"], position["says"]) == (expected.status, expected.says)
     if expected.causes:
-        got = {names[n]: fixed + each * place.users for n, fixed, each in position["shares"]}
+        users = ceil(place.users / position["copies"])
+        got = {names[n]: fixed + each * users for n, fixed, each in position["shares"]}
         assert got == {cause: n for cause, n in expected.causes.items() if n or cause in got}
         assert position["card_bytes"] == expected.card_bytes
 
 
 def test_slider_positions_are_what_the_planner_says() -> None:
-    document = small_page().document
-    for place in places(document, 40, seed=1):
-        check(document, place)
+    for document in (small_page().document, answered(*COPIES).document):
+        for place in places(document, 40, seed=1):
+            check(document, place)
+
+
+def test_copies_hold_their_users_each() -> None:
+    three, one = (
+        answered(*words).document["subjects"][0]["positions"] for words in (COPIES, COPIES[:-1])
+    )
+    assert [position["users"] for position in three] == [3 * each["users"] for each in one]
+    assert [position["shares"] for position in three] == [each["shares"] for each in one]
 
 
 @pytest.mark.full
@@ -92,8 +108,9 @@ def evaluated_by_node(document: dict[str, Any], asked: list[Place]) -> Any:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_pages_own_script_says_what_the_planner_says() -> None:
-    document = small_page().document
+@pytest.mark.parametrize("words", [SMALL, COPIES], ids=["alone", "copies"])
+def test_the_pages_own_script_says_what_the_planner_says(words: tuple[str, ...]) -> None:
+    document = answered(*words).document
     asked = places(document, 30, seed=3)
     found = evaluated_by_node(document, asked)
     for place, (drawn, verdict, cache) in zip(asked, found, strict=True):
@@ -151,6 +168,33 @@ def test_a_page_is_written_whole_and_says_what_is_in_it(tmp_path, monkeypatch, c
     assert "page.html" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {".hydra", "page.html", "page.json", "result.json"}
+
+
+@pytest.mark.full
+def test_the_best_fleets_stand_side_by_side_and_each_server_is_the_planners() -> None:
+    """Ranked as find ranks them; positions of each beside a run of its words."""
+    words = ("model=llama", "want.requests=100", "want.length=8192", "want.device=[l40s,h100]")
+    stops = ("command.lengths=[8192,16384]", "backend=meta")
+    document = answered("page", *words, *stops).document
+    ranked = answered("find", *words).document["fleets"]
+    assert document["kind"] == "fleet" and len(document["subjects"]) == 6
+    for subject, fleet in zip(document["subjects"], ranked, strict=False):
+        assert subject["title"].startswith(f"{fleet['cards']} card")
+        assert f": {fleet['replicas']} x TP {fleet['tp']}" in subject["title"]
+        assert subject["title"].endswith(f"of {fleet['device']}")
+    assert document["users"] == -(-100 // ranked[0]["replicas"])
+    notes = "\n".join(document["notes"])
+    assert f"{ranked[0]['users']} users each" in notes and "candidates serve them" in notes
+    for place in places(document, 12, seed=3):
+        check(document, place)
+
+
+def test_a_page_of_fleets_says_what_it_is_not_made_of() -> None:
+    words = ("page", "model=llama", "want.device=[h100]", "want.length=8192")
+    with pytest.raises(ConfigError, match="users that are simply there, got a trace"):
+        answered(*words, "trace=azure_code_sample")
+    with pytest.raises(DoesNotFit, match="none of these cards serves the load"):
+        answered(*words, "want.token_ms=0.001")
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ from block_models import Setting, chunked, config_of, cross, full, mamba, slidin
 
 from kvpipe.blocks import BlockError, BlockManager, MediaRange, PrefixIdentity
 from kvpipe.blocks.hashing import PrefixChain, canonical
-from kvpipe.simulation.named_chain import NamedChain
+from kvpipe.simulation.named_chain import PrefixNames
 from kvpipe.simulation.traces.base import TraceRequest
 from kvpipe.simulation.traffic import Traffic
 from kvpipe.specs.base import KVCacheSpec
@@ -112,20 +112,26 @@ def test_slots_are_those_that_were_granted_though_the_row_has_changed_since() ->
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_keys_of_a_trace_are_named_by_block_place_and_owner(step: int) -> None:
-    request = TraceRequest(
-        arrival_s=0, prompt_tokens=100, output_tokens=1, prefix_ids=(7, 8, 9), prefix_block=32
-    )
-    chain = NamedChain.of(Traffic(1, request, 100, 100), 4)
-    plain = [
-        (chain.names[i // 8] if i < 24 else chain.own)
-        + (i % 8 if i < 24 else i).to_bytes(4, "little")
-        for i in range(25)
-    ]
-    for first in range(25):
-        for stop in range(first, 25):
-            granules = range(first, stop, step)
-            assert chain.keys_at(granules) == [plain[i] for i in granules]
+def test_keys_of_a_trace_are_equal_exactly_where_all_ids_before_them_are(step: int) -> None:
+    """Beside what each stands for, written out: the ids before it, or its owner; group and place.
+    Chains of the same ids in another order, of another owner, and with none at all."""
+    names, meanings = PrefixNames(4, 2), {}
+    for number, ids in enumerate([(7, 8, 9), (7, 8, 9), (7, 9, 8), (8, 7, 9), (7, 8, 4), (), ()]):
+        request = TraceRequest(
+            arrival_s=0, prompt_tokens=90, output_tokens=1, prefix_ids=ids, prefix_block=32
+        )
+        chain = names.chain(Traffic(number, request, 100, 100))
+        named = 22 if ids else 0
+        for group in (0, 1):
+            plain = [(group, i, ids[: i // 8 + 1] if i < named else number) for i in range(25)]
+            for first in range(25):
+                for stop in range(first, 26):
+                    granules = range(first, stop, step)
+                    keys = list(chain.keys_at(granules, group))
+                    assert len(keys) == len(granules)
+                    for key, i in zip(keys, granules, strict=True):
+                        assert meanings.setdefault(key, plain[i]) == plain[i]
+    assert len(set(map(str, meanings.values()))) == len(meanings)
 
 
 def test_a_different_first_token_shares_nothing() -> None:

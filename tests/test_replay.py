@@ -19,7 +19,7 @@ from kvpipe.front.main import run as main
 from kvpipe.report.text import write_lines
 from kvpipe.request.confdir import CONF_DIR, shipped_option
 from kvpipe.simulation import ReplayResult, read_trace, replay, run
-from kvpipe.simulation.named_chain import NamedChain
+from kvpipe.simulation.named_chain import PrefixNames
 from kvpipe.simulation.plot import levels, render_svg
 from kvpipe.simulation.text import render
 from kvpipe.simulation.traces.base import TraceRequest
@@ -624,7 +624,7 @@ def test_keys_named_by_the_trace_hit_what_keys_of_its_tokens_hit(
     requests = read_trace(section("mooncake_sample", max_requests=40)).requests()
     small = plan_of(9000, max_model_len=131_072, window=window)
     named = served(requests, small, prefix_caching=True)
-    monkeypatch.setattr(NamedChain, "suits", lambda item, granule: False)
+    monkeypatch.setattr(PrefixNames, "suit", lambda names, item: False)
     assert served(requests, small, prefix_caching=True) == named
     assert named.counts.hit_tokens > 0 and named.pool.evicted > 0
 

@@ -11,9 +11,12 @@ import pytest
 
 import kvpipe
 from kvpipe.commands.base import Command
+from kvpipe.commands.serve_page import served_document
 from kvpipe.errors import KvpipeError
+from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import words_to_overrides
+from kvpipe.plugins import COMMANDS
 from kvpipe.report.document import plan_document
 from kvpipe.report.folded import folded
 from kvpipe.report.json_ import failure_document
@@ -119,6 +122,42 @@ def test_engines_side_by_side_are_as_their_schema_says(name, words):
     assert document["schema"] == f"kvpipe.{'explanation' if name == 'explain' else name}"
 
 
+STOPS = ("command.lengths=[2048,8192]", "command.batches=[2048]", "command.cards=[1]")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model=qwen3_8b", "device=l4", *STOPS],
+        ["model=mixtral", "device=l4", *STOPS, "command.caches=[fp8]"],  # which never fits
+        ["model=qwen3_8b", "device=a100_80gb", *STOPS, "command.engines=[vllm,llama_cpp]"],
+    ],
+)
+def test_a_page_is_as_its_schema_says(words):
+    prepared = prepared_request(words_to_overrides(["page", *words])).prepared
+    document = prepared.config.plugins["command"].make(Command).run(prepared, None).document
+    check("page", document)
+    assert document["schema"] == "kvpipe.page" and document["subjects"][0]["positions"]
+
+
+@pytest.mark.full
+def test_a_page_of_a_sweep_is_as_its_schema_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jobs = ["model=qwen3_8b,jamba", "device=l4", "scheduler.max_model_len=2048", "report=none"]
+    assert run(["-m", *jobs, "hydra.sweep.dir=jobs"]) == 1  # jamba is too large
+    assert run(["page", "command.folder=jobs", "report=none", "hydra.run.dir=out"]) == 0
+    document = json.loads((tmp_path / "out/page.json").read_text())
+    check("page", document)
+    assert document["kind"] == "sweep"
+
+
+def test_every_command_publishes_a_schema_of_its_document():
+    named = {"run": "plan", "serve_page": "served"}
+    published = {path.stem for path in SCHEMAS.glob("*.json")}
+    assert {named.get(name, name) for name in COMMANDS.names()} <= published
+    check("served", served_document("http://127.0.0.1:1/"))
+
+
 @pytest.mark.parametrize(
     "request_", [["model=qwen3_32b", "device=t4"], ["model=llama", "device=nothing", "tp=x"]]
 )
@@ -132,9 +171,8 @@ def test_what_find_answers_is_a_number_with_a_unit():
     document = kvpipe.find(["model=llama", "device=h100", "want.requests=4", "want.length=4096"])
     values = {f["unit"]: f["value"] for f in document.to_json()["findings"]}
     assert values["bytes"] == (4 * 256 + 1) * 2**21  # and the null block
-    assert (
-        values["serves"] is True and values["ranks"] == 1 and 0 < values["share of the device"] < 1
-    )
+    assert values["status"] == document.to_json()["status"] == "fits"
+    assert values["ranks"] == 1 and 0 < values["share of the device"] < 1
 
 
 def test_the_schema_tells_a_wrong_document():

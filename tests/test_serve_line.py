@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from case_requests import prepared_case
 
+import kvpipe
 from kvpipe.answers.serve_line import line_of
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.serve import FLAGS, read_serve_line, serve_line
 from kvpipe.errors import ConfigError
+from kvpipe.front.main import run as command_line
 from kvpipe.pipeline import Result, execute
+from kvpipe.report.of_run import report_input
 
 CONF = Path(__file__).parent / "cases" / "conf"
 ENGINES = (
@@ -89,10 +92,45 @@ def test_the_line_names_size_length_requests_ranks_and_dtype() -> None:
     assert "--kv-cache-memory-bytes" in line and "--max-model-len 131072" in line
 
 
-@pytest.mark.parametrize("what_if", ["cache=sliding", "attention=chunked"])
-def test_a_what_if_has_no_line(what_if: str) -> None:
-    asked = ["model=llama", "device=h100_80gb", "cache.kv_cache_memory_bytes=20GiB", what_if]
-    assert line_of(run(asked)) == ""
+LLAMA = ["model=llama", "device=h100_80gb"]
+NO_LINE = {
+    "attention=sliding is a what-if": [*LLAMA, "cache=sliding"],
+    "attention=chunked is a what-if": [*LLAMA, "attention=chunked"],
+    "3 drafted tokens take a --speculative-config": [*LLAMA, "scheduler.num_speculative_tokens=3"],
+    "weights of": ["model=llama3_70b", "device=cpu", "device.memory_bytes=64GiB"],
+    "name a checkpoint in awq": [*LLAMA, "weights=awq"],
+    "vLLM 0.10.0 has no --mamba-cache-mode": [
+        *("model=jamba", "device=h200", "parallel=tp2", "cache=mamba_align"),
+        *("engine=vllm", "engine.version=0.10.0"),
+    ],
+    "vLLM 0.33.0 refuses it: model.dtype": ["model=tinyllama", "device=t4", "model.dtype=bfloat16"],
+}
+
+
+@pytest.mark.parametrize("why", NO_LINE)
+def test_where_no_line_gives_the_plan_the_report_says_why(why: str) -> None:
+    result = kvpipe.run([*NO_LINE[why], "backend=meta"])
+    report = report_input(result)
+    assert line_of(result) == report.serve == "" and report.no_serve.startswith(why)
+    document = result.to_json()
+    assert (document["serve"], document["no_serve"]) == ("", report.no_serve)
+    for lines in (result.answer.screen(200), result.answer.lines(200)):
+        assert f"none: {why}" in "\n".join(line.text for line in lines)
+
+
+def test_a_plan_with_a_line_has_no_reason_for_none() -> None:
+    report = report_input(run(LLAMA))
+    assert report.serve.startswith("vllm serve") and not report.no_serve
+
+
+def test_a_fleet_without_a_line_says_why_and_that_the_file_is_missing(capsys, tmp_path) -> None:
+    words = ["find", *LLAMA, "attention=chunked", "want.device=[h100]", "want.write=compose"]
+    words += ["want.length=2048", f"hydra.run.dir={tmp_path}"]
+    assert command_line(words) == 0
+    printed = capsys.readouterr()
+    assert "no line: attention=chunked is a what-if" in printed.out
+    assert "want.write=compose: no file, for want of a line to start: attention=" in printed.err
+    assert not list(tmp_path.glob("*compose*"))
 
 
 def test_a_line_of_another_program_is_refused() -> None:

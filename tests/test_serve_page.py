@@ -194,6 +194,28 @@ def test_a_dropped_config_is_planned_and_a_dropped_log_is_read(client: Client) -
     assert kept["kind"] == "log" and any("left for the cache" in line for line in kept["told"])
 
 
+WRONG = {
+    "junk.log": b"hello\n",
+    "nothing.txt": b"",
+    "figures.log": b"gpu_worker.py: Available KV cache memory: 99999999999999999999999 GiB\n",
+    "cut.gguf": b"GGUF",
+    "list.json": b"[]",
+    "half.json": b"{",
+    "other.json": json.dumps({**CONFIG, "model_type": "unheard_of"}).encode(),
+}
+
+
+@pytest.mark.parametrize("name", [*WRONG, "good.log", "good.json"])
+def test_what_is_told_of_a_dropped_file_names_it_and_no_place_of_ours(client, name: str) -> None:
+    good = SAMPLE.read_bytes() if name == "good.log" else json.dumps(CONFIG).encode()
+    answers = [client.ask(f"/drop?name={name}", WRONG.get(name, good))]
+    choice = {"model": 0, "device": "l4"}
+    answers += [client.ask(path, {**choice, "changes": {}}) for path in ("/subject", "/plan")]
+    answers += [client.ask("/log", {"file": 0})]
+    told = b"".join(answer.body for answer in answers).decode()
+    assert "kvpipe-page-" not in told and "/start.log" not in told and name in told
+
+
 def test_the_header_of_a_gguf_file_is_enough(client: Client) -> None:
     kept = client.ask("/drop?name=any.bin", gguf()).value
     assert kept["kind"] == "model"

@@ -152,3 +152,19 @@ def test_a_sweep_ends_within_a_moment_of_a_signal(launcher, folder):
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 143 and b"lost" in out and b"Traceback" not in err
+
+
+def test_a_signal_while_modules_are_loaded_is_a_line(monkeypatch, capsys):
+    from kvpipe.__main__ import main
+
+    class Stopped:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "kvpipe.front.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "kvpipe.front.main")
+    monkeypatch.setattr(sys, "meta_path", [Stopped(), *sys.meta_path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "kvpipe: stopped by SIGINT\n"

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kvpipe.answers import traced_fleet
-from kvpipe.answers.fleet_candidates import Shape, shapes
+from kvpipe.answers.fleet_candidates import Choice, Shape, shapes
 from kvpipe.answers.speed import speed_of
 from kvpipe.answers.traced_fleet import MOST_FLEETS, TracedAnswer, TracedLoad, Waits, serve_trace
 from kvpipe.front.main import run
@@ -39,7 +39,7 @@ def answer(priced: bool) -> TracedAnswer:
     prepared = prepared_request([*MODEL, *TRACE]).prepared
     trace = read_trace(prepared.config.trace)
     load = TracedLoad(requests=trace.requests(), options=trace.options, length=LENGTH, waits=WAITS)
-    return serve_trace(prepared, load, DEVICES, PRICES if priced else {})
+    return serve_trace(prepared, load, Choice(devices=DEVICES), PRICES if priced else {})
 
 
 def replayed(shape: Shape, replicas: int) -> ReplayResult:
@@ -102,7 +102,7 @@ def found(monkeypatch, waits: Waits, so: Callable[[int, int], dict[str, Any]]) -
 
     monkeypatch.setattr(traced_fleet, "replay", played)
     load = TracedLoad(requests=requests, options=trace.options, length=LENGTH, waits=waits)
-    return serve_trace(prepared, load, ["l40s"], {})
+    return serve_trace(prepared, load, Choice(devices=["l40s"]), {})
 
 
 @pytest.mark.parametrize("need", [1, 2, 3, 5, 6, 7])
@@ -120,7 +120,8 @@ def test_no_fleet_that_was_left_out_takes_fewer_cards_than_the_last_that_is_told
     rng = random.Random(seed)
     need = {cards: rng.randint(1, 40 // cards + 2) for cards in (1, 2, 4, 8, 16)}
     told = found(monkeypatch, ANY, lambda n, cards: {"overload": [2.0, None][n >= need[cards]]})
-    sizes = [shape.cards for shape in shapes(["l40s"])]
+    model = prepared_request(MODEL).prepared.resolved.model
+    sizes = [shape.cards for shape in shapes(Choice(devices=["l40s"]), model)]
     every = sorted(cards * need[cards] for cards in sizes if need[cards] <= REQUESTS)
     assert [each.cards for each in told.fleets] == every[:MOST_FLEETS]
 
@@ -199,6 +200,12 @@ def test_a_trace_is_served_on_the_screen_and_in_files(capsys, tmp_path, monkeypa
         (["want.device=[h101,l4]", "want.prices={l5:1}"], "want.prices: expected names of device"),
         (["want.device=[l4]", "want.prices={h100:1}"], "want.prices: expected prices of want.dev"),
         (["want.percentile=80"], "want.percentile: expected 50, 90, 99"),
+        (["want.device=[l4]", "want.percentile=50"], "want.percentile: expected a trace of req"),
+        (["want.device=[l4]", "want.image=mine"], "want.image: expected a file that names it"),
+        (["want.token_ms=20"], "want.token_ms: expected cards to choose from, got want.device"),
+        (["want.prices={h100:2.5}"], "want.prices: expected cards to choose from, got want.dev"),
+        (["want.write=compose"], "want.write: expected cards to choose from, got want.device=n"),
+        (["want.image=mine"], "want.image: expected cards to choose from, got want.device=null"),
     ],
 )
 def test_what_a_trace_needs_is_said(words, said, capsys, tmp_path, monkeypatch) -> None:
@@ -208,8 +215,19 @@ def test_what_a_trace_needs_is_said(words, said, capsys, tmp_path, monkeypatch) 
     assert not list(tmp_path.rglob("*.json"))
 
 
+def test_everything_that_find_would_not_read_is_told_at_once(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = ["token_ms=20", "first_token_ms=9", "wait_ms=9", "percentile=50", "write=compose"]
+    assert run(["find", *MODEL, *(f"want.{word}" for word in said), "cache.block_size=x"]) == 2
+    told = capsys.readouterr().err
+    assert all(f"want.{word.partition('=')[0]}: expected" in told for word in said)
+    assert "cache.block_size: expected" in told
+
+
 @pytest.mark.parametrize("words", [["scheduler.max_model_len=3000"], ["want.length=3000"]])
 def test_a_length_that_is_said_is_what_servers_take(words, capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["find", *MODEL, *TRACE, "want.device=[l40s]", *words]) == 0
-    assert "--max-model-len 3000" in capsys.readouterr().out
+    assert run(["find", *MODEL, *TRACE, "want.device=[l40s]", *words]) == 1
+    out, err = capsys.readouterr()
+    assert "--max-model-len 3000" in out
+    assert "5 of 60 requests are longer than 3,000 tokens, and were turned away" in err

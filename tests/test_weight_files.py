@@ -11,7 +11,9 @@ import pytest
 from kvpipe.errors import ConfigError
 from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import ModelGeometry
+from kvpipe.models.config_file import parse_config
 from kvpipe.models.hf import PLUGIN
+from kvpipe.models.reading import read_geometry
 from kvpipe.models.weight_files import ADAPTER, INDEX
 
 LLAMA = {
@@ -193,3 +195,24 @@ def test_every_mistake_of_a_file_is_said_at_once(tmp_path: Path) -> None:
         read(tmp_path, hidden_size="x", num_attention_heads=7, vocab_size=1.5)
     keys = {problem.key.split(": ")[-1].rstrip(")") for problem in caught.value.problems}
     assert keys == {"hidden_size", "num_key_value_heads", "vocab_size"}
+
+
+@pytest.mark.parametrize(
+    ("declared", "num_bytes"),
+    [
+        ({"kv_cache_scheme": SCHEME}, 2 * 2 * 4),  # layers, K and V, float32
+        ({"kv_cache_scheme": SCHEME | {"strategy": "attn_head"}}, 2 * 2 * 4 * 2),  # and heads
+        ({"kv_cache_scheme": SCHEME | {"dynamic": True}}, 0),
+        ({"kv_cache_quant_algo": "FP8"}, 2 * 2 * 4),
+        ({"kv_cache_quant_algo": "NVFP4"}, 0),
+    ],
+)
+def test_scales_of_an_fp8_cache_are_counted_with_the_weights(
+    declared: dict[str, Any], num_bytes: int
+) -> None:
+    def stored(**words: Any) -> int:
+        quantization = {"quant_method": "modelopt", "quant_algo": "FP8", **words}
+        raw = json.dumps(LLAMA | {"quantization_config": quantization})
+        return read_geometry(parse_config(raw, "config.json", "llama", None)).weight_bytes or 0
+
+    assert stored(**declared) - stored() == num_bytes

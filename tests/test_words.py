@@ -9,7 +9,7 @@ from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import FLAGS, flags_to_words, words_to_overrides
 from kvpipe.request.confdir import CONF_DIR
-from kvpipe.request.nicknames import hub_name_is_shipped, option_named
+from kvpipe.request.nicknames import hub_name_is_shipped, near_names, option_named
 from kvpipe.text.quantities import parse_length, parse_size
 
 
@@ -86,9 +86,55 @@ def test_every_option_file_is_found_by_its_own_name_and_no_name_means_two(group:
             assert option_named(group, names[0].rpartition("/")[2]) == path.stem
 
 
-@pytest.mark.parametrize("said", ["llama-3-70b", "gpt-5", "qwen", ""])
+@pytest.mark.parametrize(
+    ("said", "preset"),
+    [
+        ("llama3.1-70b", "llama3_70b"),  # a separator more or less, where one model is called so
+        ("llama-3-70b", "meta_llama_3_70b"),  # and no other model for want of one
+        ("Qwen3-235B", "qwen3_235b_a22b"),
+        ("Maverick", "llama_4_maverick_17b_128e_instruct"),
+        ("Granite 4", "granite4"),
+    ],
+)
+def test_a_model_is_found_by_what_people_call_it(said: str, preset: str) -> None:
+    assert option_named("model", said) == preset
+
+
+def test_models_that_a_word_begins_come_first_where_it_names_none() -> None:
+    assert near_names("model", "Mistral")[0] == "mistral_7b"
+    assert near_names("model", "Nemotron")[0] == "nemotron_h"
+
+
+@pytest.mark.parametrize("said", ["llama-3-13b", "gpt-5", "qwen3_3", "falcon-1", "mixtral-8", ""])
 def test_a_name_that_is_not_shipped_is_not_guessed(said: str) -> None:
-    assert option_named("model", said) is None
+    assert option_named("model", said, may_begin=said != "mixtral-8") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "preset"),
+    [
+        ("llama-3-70b", "meta_llama_3_70b"),  # its own spelling, where llama3_70b is another model
+        ("llama3_70b", "llama3_70b"),
+        ("llama3:70b", "meta_llama_3_70b"),
+        ("llama3.1:8b", "llama"),
+        ("phi4", "phi_4"),
+        ("gemma3:27b", "gemma3_27b"),
+        ("gpt-oss:20b", "gpt_oss_20b"),
+        ("mixtral-8x7b", "mixtral"),
+        ("qwen3-next-80b", "qwen3_next"),
+        ("qwq", "qwq_32b"),
+        ("scout", "llama4_scout"),
+        ("maverick", "llama_4_maverick_17b_128e_instruct"),
+    ],
+)
+def test_a_model_is_found_as_people_shorten_its_name(said: str, preset: str) -> None:
+    assert option_named("model", said, may_begin=True) == preset
+
+
+@pytest.mark.parametrize("said", ["qwen", "kimi", "llama3", "gpt-oss", "phi-3"])
+def test_the_first_words_of_several_models_are_told_with_all_of_them(said: str) -> None:
+    with pytest.raises(ConfigError, match=f"a name that is one, got '{said}'; valid: .*, "):
+        option_named("model", said, may_begin=True)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +174,7 @@ def test_lengths_are_counted_in_1024s() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["llama-3.1-70", "--on", "h200"], "did you mean llama3_70b"),
+        (["llama-3.1-70bb", "--on", "h200"], "did you mean llama3_70b"),
         (["llama", "--on", "2xh100", "tp=4"], "expected 4 cards, as TP x PP x DP, got 2"),
         (["llama", "--context", "32k", "scheduler.max_model_len=8192"], "to be said once"),
         (["llama", "--onn", "h100"], "did you mean --on?"),

@@ -50,11 +50,22 @@ def _one(cache: CacheGeometry, tokens: int) -> int:
         return sum(prod(state["shape"]) for state in fields["states"]) * FLOAT32
     window = fields.get("sliding_window") or fields.get("attention_chunk_size")
     held = min(tokens, window - 1) if window else tokens
+    if cache.name.endswith(".state_cache"):
+        return _in_no_row(fields, tokens) * FLOAT32
     if cache.spec in ("mla", "sliding_mla"):
-        return held * _numbers(fields) * FLOAT32
+        return held // fields.get("tokens_per_state", 1) * _numbers(fields) * FLOAT32
     held = 0 if cache.spec == "encoder_only" else held
     widths = fields["head_size"] + fields.get("head_size_v", fields["head_size"])
     return int(held * fields["num_kv_heads"] * widths * FLOAT32)
+
+
+def _in_no_row(fields: Mapping[str, Any], tokens: int) -> int:
+    """Numbers of what is not compressed yet, where an engine keeps a window: projections of tokens
+    whose group is not full; where groups overlap, half of those of the last full one."""
+    groups = 2 if fields["sliding_window"] == 8 else 1
+    rate, size = fields["sliding_window"] // groups, int(fields["head_size"])
+    overlap = rate * size // 2 if groups == 2 and tokens >= rate else 0
+    return tokens % rate * size + overlap
 
 
 def _numbers(fields: Mapping[str, Any]) -> int:

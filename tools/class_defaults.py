@@ -29,6 +29,7 @@ NOISE = ("dropout", "drop", "eps", "epsilon", "_range", "theta", "_token_id", "_
          "return_", "transformers_version", "_token_ids")  # fmt: skip
 SIZES = ("hidden_size", "num_hidden_layers")
 LONGEST = 16
+STRETCHED = ("linear", "dynamic", "yarn")
 ENCODERS = ("longformer",)  # masked language models that are no generating type, but are read
 
 
@@ -44,11 +45,28 @@ def defaults_of(config_class: type) -> dict[str, Any]:
         config_class
     )
     found |= tied_by(config_class, found)
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in sorted(found.items())
-        if is_plain(value) and not any(word in key for word in NOISE) and value is not None
-    } | {key: None for key in ("sliding_window",) if key in found and found[key] is None}
+    stretched = stretched_by(config_class)
+    return (
+        {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in sorted(found.items())
+            if is_plain(value) and not any(word in key for word in NOISE) and value is not None
+        }
+        | {key: None for key in ("sliding_window",) if key in found and found[key] is None}
+        | stretched
+    )
+
+
+def stretched_by(config_class: type) -> dict[str, Any]:
+    """Rope that stretches the context of a file that says nothing of rope."""
+    try:
+        rope = config_class().rope_parameters or {}
+    except Exception:  # it needs a file, or has none
+        return {}
+    if rope.get("rope_type") not in STRETCHED:
+        return {}
+    named = ("rope_type", "factor", "original_max_position_embeddings")
+    return {"rope_parameters": {key: rope[key] for key in named if key in rope}}
 
 
 def tied_by(config_class: type, found: dict[str, Any]) -> dict[str, bool]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import kvpipe
 from kvpipe.commands.base import Command
+from kvpipe.commands.serve_page import served_document
 from kvpipe.errors import KvpipeError
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import words_to_overrides
@@ -39,7 +40,9 @@ REPEAT = {
     "properties": {"$repeat": {"type": "integer", "minimum": 2}, "first": {}, "step": {}},
     "additionalProperties": False,
 }
+CHOSEN = ["want.caches=[fp8]", "want.batches=[4096]", "want.seqs=[64]"]
 TRACED = ("trace=synthetic", "trace.max_requests=30", "trace.requests_per_second=20")
+STOPS = ("command.lengths=[8192]", "command.cards=[1,2]")
 RUNS: Mapping[str, Sequence[Sequence[str]]] = {
     "plan": (
         ["model=llama", "cache=sliding", "backend=host", "cache.kv_cache_memory_bytes=256MiB"],
@@ -83,18 +86,27 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "want.device=[h100,l4]", "want.requests=64", "want.length=8192"],
         ["model=llama", "want.device=[t4]", "want.length=131072", "want.token_ms=5"],
         ["model=llama", "want.device=[a10]", "want.length=4096", "want.prices={a10:1}"],
+        ["model=llama", "want.device=[h100]", "want.length=4096", *CHOSEN],
     ),
     "traced_fleet": (
         ["model=llama", "want.device=[h100,l4]", *TRACED, "want.first_token_ms=900"],
         ["model=llama", "want.device=[t4]", *TRACED, "want.token_ms=5"],
         ["model=llama", "want.device=[h100]", *TRACED, "want.prices={h100:1}", "want.wait_ms=9"],
         ["model=llama", "want.device=[l4]", *TRACED, "cache.kv_cache_memory_bytes=1GiB"],
+        ["model=llama", "want.device=[h100]", *TRACED, *CHOSEN],
     ),
     "engine_plan": (
         ["model=llama", "device=h100", "engine=sglang", "scheduler.max_model_len=8192"],
         ["model=gpt_oss_20b", "device=h100", "engine=tensorrt_llm", "scheduler.max_num_seqs=8"],
         ["model=gemma3_27b", "device=h200", "engine=llama_cpp", "scheduler.max_model_len=8192"],
     ),
+    "page": (
+        ["model=llama", "device=h100", "command.lengths=[1024,131072]", "command.cards=[1,2]"],
+        ["model=llama3_70b", "device=l4", "command.lengths=[8192]", "command.caches=[auto,fp8]"],
+        ["model=gemma3_27b", "device=h200", *STOPS, "command.engines=[kvpipe,vllm,sglang]"],
+        ["model=llama", "device=cpu", "command.lengths=[1024]"],
+    ),
+    "served": ([],),
     "failure": (
         ["model=llama3_70b", "device=l4"],
         ["model=llama", "cache.block_size=abc"],
@@ -114,6 +126,9 @@ def answer_of_command(words: Sequence[str]) -> Answer:
 def documents(name: str) -> Iterator[Any]:
     """Whole documents, as they are before they are folded."""
     for overrides in RUNS[name]:
+        if name == "served":  # which it is until somebody stops it
+            yield served_document("http://127.0.0.1:8765/")
+            continue
         try:
             if command := name if name in COMMANDS else ANSWERED_BY.get(name):
                 yield answer_of_command([command, *overrides]).document

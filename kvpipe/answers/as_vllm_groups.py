@@ -8,12 +8,12 @@ by the rules of the release that the line is for, in the same bytes.
 from __future__ import annotations
 
 from kvpipe.answers.advice import replan
-from kvpipe.answers.serve_line import line_release
+from kvpipe.answers.trials import asked_of_a_copy
+from kvpipe.answers.unserved import line_release
 from kvpipe.cache.plan import Capacity
 from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result
-from kvpipe.request.want import requests_asked
 
 
 def as_vllm_groups(result: Result) -> Note | None:
@@ -23,7 +23,7 @@ def as_vllm_groups(result: Result) -> Note | None:
     if plan.slots is None or plan.capacity is None:
         return None
     release, most = line_release(result.prepared), resolved.max_num_seqs
-    asked = requests_asked(result.prepared.config.want)
+    asked = asked_of_a_copy(result.prepared)
     other = _of_vllm(result, release)
     if other is None:
         text = f"vLLM {release} groups these layers otherwise, and refuses this plan's flags"
@@ -31,9 +31,10 @@ def as_vllm_groups(result: Result) -> Note | None:
     theirs, ours = min(most, other.requests_running), min(most, plan.capacity.requests_running)
     if theirs >= ours:
         return None
+    where = "" if resolved.parallel.dp == 1 else " on each copy"
     text = (
-        f"vLLM {release} runs {theirs:,} such requests, not {ours:,}: it takes these flags, and "
-        f"groups the layers otherwise (engine=vllm engine.version={release})"
+        f"vLLM {release} runs {theirs:,} such requests{where}, not {ours:,}: it takes these "
+        f"flags, and groups the layers otherwise (engine=vllm engine.version={release})"
     )
     return Note(text=text, knob="engine.name", is_warning=theirs < asked)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from kvpipe.answers.engine_question import question_of
 from kvpipe.answers.remedies import MOST_NAMED, MOST_RANKS, ways_told
+from kvpipe.answers.trials import asked_of_a_copy
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import PlannedEngine, halvings
 from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.changed import changed
-from kvpipe.request.want import requests_asked
 from kvpipe.specs.edges import largest, smallest
 from kvpipe.text.figures import count
 
@@ -44,7 +44,7 @@ class EngineAdvice:
 
 
 def serves(plan: EnginePlan, asked: int) -> bool:
-    """Whether one request can read its prompt, and as many as asked decode at once."""
+    """Whether one request can read its prompt, and as many as asked decode at once, on one copy."""
     return plan.users.peak >= 1 and plan.users.steady >= asked
 
 
@@ -69,7 +69,7 @@ def _planned(prepared: Prepared, changes: Changes) -> EngineAdvice | None:
         plan = plan_engine(_engine(made), question_of(made))
     except KvpipeError:
         return None
-    if not serves(plan, requests_asked(made.config.want)):
+    if not serves(plan, asked_of_a_copy(made)):
         return None
     return EngineAdvice(changes=dict(changes), plan=plan)
 
@@ -106,7 +106,7 @@ def _scales(prepared: Prepared) -> Iterator[Sequence[Changes]]:
     any engine has: fewer bits of weights, more cards."""
     engine, config = _engine(prepared), prepared.config
     if (requests := config.scheduler.max_num_seqs) != "auto":
-        yield [{"scheduler.max_num_seqs": requests_asked(config.want)}]
+        yield [{"scheduler.max_num_seqs": asked_of_a_copy(prepared)}]
         yield [{"scheduler.max_num_seqs": n} for n in halvings(requests)]
     with suppress(KvpipeError):  # of a question that cannot be put
         yield from engine.proposals(question_of(prepared))

@@ -1,4 +1,4 @@
-"""How many of which cards serve a number of users: devices x tensor x pipeline parallel x replicas.
+"""How many of which cards serve a number of users: each server that may do it, x replicas.
 
 Each candidate is a replica that was planned (its users are those that its memory holds, and its
 engine admits); replicas are what the users need of it. A bound on the time of a token takes users
@@ -7,14 +7,15 @@ away that no such card can serve in time: that is proved, since nothing is faste
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvpipe.answers.fleet_candidates import Refusals, Server, Shape, planned, shapes
+from kvpipe.answers.fleet_candidates import Choice, Refusals, Server, Shape, planned, shapes
 from kvpipe.cache.load import Load, running
 from kvpipe.pipeline import Prepared
 from kvpipe.specs.edges import largest
+from kvpipe.text.meanwhile import Tell, silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +34,15 @@ class Wanted:
 @dataclass(frozen=True, kw_only=True)
 class Replica:
     """One server that was planned. users: of the load's length, in a running server. limit: what
-    one more lacks. token_bound_s: no faster than this with all of them (None: not known)."""
+    one more lacks. token_bound_s: no faster than this with all of them (None: not known).
+    no_command: why there is no command, "" where there is."""
 
     shape: Shape
     users: int
     limit: str
     token_bound_s: float | None
     command: str
+    no_command: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +71,18 @@ class FleetAnswer:
 
 
 def plan_fleet(
-    prepared: Prepared, wanted: Wanted, devices: Sequence[str], prices: Mapping[str, float]
+    prepared: Prepared,
+    wanted: Wanted,
+    choice: Choice,
+    prices: Mapping[str, float],
+    tell: Tell = silent,
 ) -> FleetAnswer:
-    """Ranked by cost where every device has a price, else by cards; then by cards, by headroom."""
+    """Ranked by cost where every device has a price, else by cards; then by cards, by headroom.
+    tell: is told which candidate is planned."""
     found: list[Fleet] = []
-    refused, candidates = Refusals(), shapes(devices)
-    for shape in candidates:
+    refused, candidates = Refusals(), shapes(choice, prepared.resolved.model)
+    for number, shape in enumerate(candidates, 1):
+        tell(f"candidate {number} of {len(candidates)}: {shape.name}")
         server = planned(prepared, wanted.length, shape, efficiency=1.0)
         made = server if isinstance(server, str) else _replica(server, wanted)
         if isinstance(made, str):
@@ -104,8 +113,8 @@ def _fleet(replica: Replica, wanted: Wanted, price: float | None) -> Fleet:
 
 
 def _replica(server: Server, wanted: Wanted) -> Replica | str:
-    users, limit = _users(server)
-    bound = server.speed.bound
+    copies, bound = server.shape.dp, server.speed.bound
+    users, limit = _users(server)  # of one copy
     if wanted.token_s is not None and bound is not None:
         in_time = _in_time(bound.token_seconds, wanted, users)
         if in_time < users:
@@ -114,10 +123,11 @@ def _replica(server: Server, wanted: Wanted) -> Replica | str:
         return f"want.token_ms: not one user within {1000 * (wanted.token_s or 0):g} ms a token"
     return Replica(
         shape=server.shape,
-        users=users,
+        users=users * copies,
         limit=limit,
         token_bound_s=None if bound is None else bound.token_seconds(users, wanted.length),
         command=server.command,
+        no_command=server.no_command,
     )
 
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isclose
+from typing import TYPE_CHECKING
 
 from kvpipe.errors import DoesNotFit, KvpipeError
-from kvpipe.logs.engine_log import EngineLog
-from kvpipe.logs.figures import Figure
 from kvpipe.pipeline import Prepared, prepare, profile_ranks
 from kvpipe.request.changed import changed
 from kvpipe.request.confdir import shipped_option
 from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
 from kvpipe.text.figures import GIB
+
+if TYPE_CHECKING:  # a request without a log needs none of them
+    from kvpipe.logs.engine_log import EngineLog
+    from kvpipe.logs.figures import Figure
 
 _BYTES = "cache.kv_cache_memory_bytes"
 

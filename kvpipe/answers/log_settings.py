@@ -7,10 +7,12 @@ them as "from the log".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvpipe.errors import KvpipeError
-from kvpipe.logs.engine_log import EngineLog
+
+if TYPE_CHECKING:  # needed for logs alone
+    from kvpipe.logs.engine_log import EngineLog
 
 # Values that nobody said: `auto`, nothing, or what a section has where it is not chosen.
 _UNSAID: Mapping[str, Any] = {
@@ -55,7 +57,7 @@ def _log_of(raw: Mapping[str, Any]) -> EngineLog | None:
     profiling = raw.get("profiling")
     if not isinstance(profiling, Mapping) or profiling.get("name") != "log":
         return None
-    from kvpipe.logs.reading import read_file  # needed for logs alone
+    from kvpipe.logs.reading import read_file
 
     try:
         path = profiling.get("path")

@@ -25,12 +25,14 @@ from kvpipe.logs.lines import encoding_of, no_log, open_log
 from kvpipe.logs.reading import NO_FIGURES, read_file
 from kvpipe.models.config_file import has_config
 from kvpipe.pipeline import Prepared, prepare
+from kvpipe.request.changed import changed
 from kvpipe.request.confdir import shipped_cards, shipped_option
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, option_named
 from kvpipe.text.quantities import parse_size
 
 HEAD = 2**17  # bytes of the file in which a command line is looked for
 _WANTED = "a file with an engine's log or a command line"
+_LENGTH = "scheduler.max_model_len"
 # A machine's memory is as large as some card's.
 _ON_A_CPU = re.compile(r"\bdevice_config=cpu\b|\bCPU KV cache size: ")
 STAND_IN = "h100_80gb"  # a device that refuses no argument, for what else there is to say
@@ -74,7 +76,11 @@ def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
     unmet = "" if said or log is not None else unmet_word(raw, command)
     if unmet:
         raw["weights"] = shipped_option("weights", "published")
-    made = replace(prepare(raw, prepared.raw), said=prepared.said)
+    made = prepare(raw, prepared.raw)
+    if command is not None and _takes_the_context(command, log, prepared.said):
+        # A server that is told no length takes the model's, and stops where that does not fit.
+        made = prepare(changed(raw, {_LENGTH: made.resolved.model.context_length}), prepared.raw)
+    made = replace(made, said=prepared.said)
     return PastedRequest(prepared=made, log=log, command=command, unmet=unmet)
 
 
@@ -86,6 +92,12 @@ def _nothing_read(text: str, path: str) -> Problem:
         return Problem("command.path", wanted, f"one of {engine}", knob)
     wanted = "an engine's log with its memory lines, or a line such as vllm serve MODEL ..."
     return Problem("command.path", wanted, f"neither in {path}")
+
+
+def _takes_the_context(command: Pasted, log: EngineLog | None, said: frozenset[str]) -> bool:
+    """Nobody states a length: not the user, not the line, not the log of its start."""
+    stated = {*said, *command.settings, *_of_log(log)}
+    return not stated & {_LENGTH, "scheduler"}
 
 
 @contextmanager

@@ -12,13 +12,12 @@ from math import ceil
 from typing import Any, Protocol
 
 from kvpipe.answers.log_memory import share_is_known
-from kvpipe.answers.trials import ANY, Goal, Trial, tried
+from kvpipe.answers.trials import ANY, Goal, Trial, asked_of_a_copy, tried
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, plan_with
-from kvpipe.request.want import requests_asked
 from kvpipe.specs.edges import largest, smallest
 
 PLENTY = 2**50  # bytes
@@ -64,6 +63,9 @@ def advice(
     trial = tried(prepared, changes)
     if trial is None or not goal.is_met(trial):
         return None
+    length = trial.plan.limits.max_model_len
+    if words and length < trial.plan.requested_len:  # auto, which takes what there is
+        words += f", of {length:,} tokens"
     return Advice(changes=dict(changes), promise=words, trial=trial)
 
 
@@ -127,7 +129,7 @@ def ways_out(prepared: Prepared, goal: Goal = ANY) -> list[Advice]:
 
 def _users(prepared: Prepared, goal: Goal) -> Advice | None:
     """As many requests at once as were asked for, where the scheduler allows fewer."""
-    asked = requests_asked(prepared.config.want)
+    asked = asked_of_a_copy(prepared)
     if asked <= prepared.resolved.max_num_seqs:
         return None
     return advice(prepared, {"scheduler.max_num_seqs": asked}, "as many as were asked for", goal)
@@ -230,6 +232,17 @@ def _override(prepared: Prepared, goal: Goal) -> Advice | None:
     return advice(prepared, change, "as many blocks as the memory holds", goal)
 
 
+def _block(prepared: Prepared, goal: Goal) -> Advice | None:
+    """The largest halving of a block that the user set: a request holds whole ones."""
+    key, size = "cache.block_size", prepared.config.cache.block_size
+    if size == "auto":
+        return None
+    while (size := size // 2) >= 1:
+        if found := advice(prepared, {key: size}, "smaller blocks", goal):
+            return found
+    return None
+
+
 def _batch(prepared: Prepared, goal: Goal) -> Advice | None:
     """The largest halving of the batch that helps; engines take no fewer tokens than requests."""
     key, batch = "scheduler.max_num_batched_tokens", prepared.resolved.limits.max_num_batched_tokens
@@ -284,6 +297,7 @@ CANDIDATES = (
     _share,
     _bytes,
     _override,
+    _block,
     _batch,
     _requests,
     _weights,

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from kvpipe.answers.as_asked import SEQS, as_asked, missing_blocks
 from kvpipe.answers.finding import Finding
-from kvpipe.cache.load import ENDS, Load, by_both, running
+from kvpipe.cache.load import ENDS, Load, of_a_copy, running
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.pipeline import Prepared, plan_of, plan_with, prepare
@@ -24,7 +25,6 @@ from kvpipe.request.want import Want
 from kvpipe.specs.edges import largest, smallest
 from kvpipe.text.figures import count, size
 
-_SEQS = "scheduler.max_num_seqs"
 TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 PLENTY = 2**50  # bytes
 
@@ -83,12 +83,17 @@ class Search:
     @property
     def load(self) -> Load:
         """What is searched for, and what `run` decides by."""
-        return running(self.want.requests, self.length)
+        return running(self.requests, self.length)
+
+    @property
+    def requests(self) -> int:
+        """Of the wanted ones, those of one copy (data parallelism)."""
+        return of_a_copy(self.want.requests, self.prepared.resolved.parallel.dp)
 
     def findings(self) -> Iterator[Finding]:
         yield self.cache_memory()
         if self.prepared.resolved.device.type != "cpu":
-            yield self.as_asked()
+            yield as_asked(self.prepared, self.load)
             yield self.utilization()
             yield self.tensor_parallel()
             yield self.largest_max_num_seqs()
@@ -109,17 +114,13 @@ class Search:
     def missing(self, changes: Mapping[str, Any], length: int = 0, requests: int = 0) -> str:
         """Why the wanted load does not fit with these changes; "" where it does. The scheduler is
         let run as many at once, unless they say how many."""
-        requests = requests or self.want.requests
+        requests = requests or self.requests
         if requests > self.prepared.resolved.max_num_seqs:
-            changes = {_SEQS: requests, **changes}
+            changes = {SEQS: requests, **changes}
         plan = self.plan(changes, length or self.length)
         if isinstance(plan, _Refused):
             return plan.reason
-        needed = blocks_for(plan, requests)
-        usable = plan.capacity.usable_blocks if plan.capacity else needed
-        if needed <= usable:
-            return ""
-        return f"memory: {count(needed, 'block')} needed, {usable:,} can be given out"
+        return missing_blocks(plan, requests)
 
     # --- searches ---
     def cache_memory(self) -> Finding:
@@ -130,7 +131,7 @@ class Search:
             plan = plan_with(made, (PLENTY,) * len(made.resolved.ranks), compared=())
         except KvpipeError as error:
             return Finding(question=question, answer="", limit=error.lines()[0])
-        blocks = blocks_for(plan, self.want.requests) + 1  # and the null block
+        blocks = blocks_for(plan, self.requests) + 1  # and the null block
         num_bytes = blocks * max(rank.config.bytes_per_block for rank in plan.ranks)
         return Finding(
             question=question,
@@ -145,30 +146,6 @@ class Search:
         """The setting, where the device can have that much."""
         key = "cache.kv_cache_memory_bytes"
         return "" if self.missing({key: num_bytes}) else f"{key}={num_bytes}"
-
-    def as_asked(self) -> Finding:
-        missing, setting = self.missing({}), ""
-        if not missing and (fewer := self._scheduled()):
-            missing, setting = fewer, f"{_SEQS}={self.want.requests}"
-        device, parallel = self.prepared.resolved.device, self.prepared.resolved.parallel
-        what = f"{device.name}, TP {parallel.tp}, PP {parallel.pp}"
-        answer = f"{what}: {'fits' if not missing else 'does not fit'}"
-        return Finding(
-            question="as asked",
-            answer=answer,
-            limit=missing,
-            setting=setting,
-            value=not missing,
-            unit="serves",
-        )
-
-    def _scheduled(self) -> str:
-        """Why the scheduler runs fewer than are wanted, though memory holds them."""
-        most = self.prepared.resolved.max_num_seqs
-        plan = self.plan({}, self.length)
-        if self.want.requests <= most or isinstance(plan, _Refused) or plan.capacity is None:
-            return ""
-        return f"{by_both(plan.capacity.requests_running, most)}: {_SEQS}={most}"
 
     def utilization(self) -> Finding:
         """Hundredths of the card."""
@@ -225,7 +202,7 @@ class Search:
         """More requests also take more memory for the sampler."""
         question, key = (
             f"largest max_num_seqs at {count(self.length, 'token')}",
-            _SEQS,
+            SEQS,
         )
 
         def serves(requests: int) -> bool:

@@ -1,19 +1,19 @@
-"""A finished run -> the `vllm serve` line that gives its plan, or why there is none."""
+"""A finished run -> the `vllm serve` line that gives its plan (why there is none: `unserved`)."""
 
 from __future__ import annotations
 
+from kvpipe.answers.unserved import has_states, line_release, why_none
 from kvpipe.cache.plan import Plan
-from kvpipe.engines.arguments import OLDEST_BFLOAT16, Arguments, refused_arguments
-from kvpipe.engines.base import Engine
+from kvpipe.engines.arguments import OLDEST_BFLOAT16
 from kvpipe.engines.defaults import chunked_beyond
-from kvpipe.engines.serve import has_flag, serve_line
-from kvpipe.engines.versions import NEWEST, parse_version, written
+from kvpipe.engines.serve import serve_line
 from kvpipe.pipeline import Prepared, Result
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import KVCacheSpec
+from kvpipe.specs.scaled_rows import SCALED_ROWS
 from kvpipe.stages.validation.base import ResolvedRun
 
-_WORDS = {"fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "fp8_ds_mla": "fp8_ds_mla"}
+_WORDS = ("fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", *SCALED_ROWS)
 
 
 def line_of(result: Result) -> str:
@@ -24,16 +24,9 @@ def line_of(result: Result) -> str:
 def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
     """The same of a plan that nothing was allocated for. model: what the line calls it."""
     config, resolved = prepared.config, prepared.resolved
-    if plan.capacity is None or _is_what_if(config) or _cannot_load(resolved):
-        return ""
-    if _is_another_checkpoint(resolved):
+    if why_none(prepared, plan):
         return ""
     version = line_release(prepared)
-    keeps_states = config.cache.mamba_cache_mode != "none" and _has_states(resolved)
-    if keeps_states and not has_flag("--mamba-cache-mode", parse_version(version)):
-        return ""
-    if any(refused_arguments(_arguments(config, resolved), version)):
-        return ""
     # A model read from a path is served from it: its name alone would be looked for on the Hub.
     path = getattr(config.plugins["model"].options, "path", None)
     model = model or path or resolved.model.name
@@ -43,35 +36,6 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
 def image_of(prepared: Prepared) -> str:
     """The container that the release's makers publish, for the release that `line_for` is for."""
     return f"vllm/vllm-openai:v{line_release(prepared)}"
-
-
-def line_release(prepared: Prepared) -> str:
-    """The release that `line_for` is for: the run's, or the newest."""
-    rules = prepared.config.plugins["engine"].make(Engine).rules
-    return rules.version or written(NEWEST)
-
-
-def why_none(result: Result) -> str:
-    """Where the line is left out for want of a name: what to put into it."""
-    resolved = result.prepared.resolved
-    if not _is_another_checkpoint(resolved):
-        return ""
-    kind = resolved.model.quantized_with
-    return f"name a checkpoint in {kind}: no engine converts to it as it loads"
-
-
-def _is_another_checkpoint(resolved: ResolvedRun) -> bool:
-    """The weights that were planned are not the model's own, converted: they have another name."""
-    return resolved.model.is_converted and not resolved.model.load_as
-
-
-def _arguments(config: RunConfig, resolved: ResolvedRun) -> Arguments:
-    return Arguments(
-        max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
-        max_num_seqs=resolved.max_num_seqs,
-        dtype=config.plugins["model"].options.dtype,
-        compute_capability=resolved.device.compute_capability,
-    )
 
 
 def _dtype(config: RunConfig, resolved: ResolvedRun) -> str:
@@ -87,28 +51,11 @@ def _is_chunked(plan: Plan, version: str) -> bool:
     return limits.max_num_batched_tokens < limits.max_model_len <= chunked_beyond(version)
 
 
-def _cannot_load(resolved: ResolvedRun) -> bool:
-    """On a CPU: more weights than memory. (On a GPU the weights are charged, and do not fit.)"""
-    device = resolved.device
-    return device.type == "cpu" and resolved.weight_bytes_a_rank > device.total_bytes
-
-
-def _is_what_if(config: RunConfig) -> bool:
-    """Attention turned into another kind, drafted tokens, or pages padded by hand."""
-    cache = config.cache
-    return (
-        config.attention.spec != "native"
-        or cache.sliding_window is not None
-        or cache.mamba_page_size_padded is not None
-        or config.scheduler.num_speculative_tokens > 0
-    )
-
-
 def _settings(
     config: RunConfig, resolved: ResolvedRun, plan: Plan, version: str
 ) -> dict[str, object]:
     cache, parallel = config.cache, resolved.parallel
-    states = _has_states(resolved)
+    states = has_states(resolved)
     mode = cache.mamba_cache_mode
     widest = max(rank.config.bytes_per_block for rank in plan.ranks)
     override = cache.num_gpu_blocks_override
@@ -121,7 +68,8 @@ def _settings(
         "scheduler.chunked_prefill": _is_chunked(plan, version),
         "parallel.decode_context_parallel_size": parallel.dcp if parallel.dcp > 1 else None,
         "parallel.data_parallel_size": parallel.dp if parallel.dp > 1 else None,
-        "cache.cache_dtype": _WORDS.get(resolved.cache_dtype),
+        "parallel.enable_expert_parallel": parallel.expert_parallel,
+        "cache.cache_dtype": resolved.cache_dtype if resolved.cache_dtype in _WORDS else None,
         "cache.mamba_cache_dtype": _set(cache.mamba_cache_dtype),
         "cache.mamba_ssm_cache_dtype": _set(cache.mamba_ssm_cache_dtype),
         "cache.mamba_cache_mode": mode if states and mode != "none" else None,
@@ -155,13 +103,9 @@ def _attention(resolved: ResolvedRun) -> list[KVCacheSpec]:
     ]
 
 
-def _has_states(resolved: ResolvedRun) -> bool:
-    return any(layer.spec.is_state for rank in resolved.ranks for layer in rank.layers)
-
-
 def _block_size(config: RunConfig, resolved: ResolvedRun) -> int | None:
     """What was set, or what attention layers got; not said beside states, which decide it."""
     if config.cache.block_size != "auto":
         return config.cache.block_size
     sizes = {spec.block_size for spec in _attention(resolved)}
-    return sizes.pop() if len(sizes) == 1 and not _has_states(resolved) else None
+    return sizes.pop() if len(sizes) == 1 and not has_states(resolved) else None

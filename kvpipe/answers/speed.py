@@ -23,7 +23,9 @@ class Speed:
 
 def speed_of(prepared: Prepared, efficiency: float = 1.0) -> Speed:
     """A token passes every stage, so each stage's weights are read for it; what its request holds
-    is read, and computed, at least on the slowest stage (micro-batches may overlap the others)."""
+    is read, and computed, at least on the slowest stage (micro-batches may overlap the others).
+    Of experts that are spread over ranks one of these reads at least the mean, and all wait for
+    it."""
     device, resolved = prepared.config.device, prepared.resolved
     if not device.bandwidth_bytes_per_s:
         why = f"no time is shown: device {resolved.device.name} names no bandwidth"
@@ -39,10 +41,14 @@ def speed_of(prepared: Prepared, efficiency: float = 1.0) -> Speed:
     rank = next(rank for rank in resolved.ranks if rank.pp_rank == stage)
     share, model = read_share(resolved.model), resolved.model
     parallel = resolved.parallel
-    whole = sum(item.num_bytes for item in weights.values()) * parallel.tp
+    # Of experts that copies share, a rank computes its own part: of one copy's tokens, at least
+    # so many times less as there are copies (the others may have no tokens).
+    sharing = parallel.dp if resolved.model.experts_per_token else 1
+    alone = stage_weights(prepared, shared=False)
+    whole = sum(item.num_bytes for item in alone.values()) * parallel.tp
     read = share * sum(item.num_bytes for item in weights.values())
-    slowest = share * weights[stage].num_bytes
-    numbers = (model.parameter_count or 0) * slowest / whole if whole else 0.0
+    slowest = share * alone[stage].num_bytes
+    numbers = (model.parameter_count or 0) * slowest / whole / sharing if whole else 0.0
     width = whole / model.parameter_count if model.parameter_count else 2.0
     peak = peak_of(resolved.device.name, width)
     return Speed(

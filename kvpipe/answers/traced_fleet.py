@@ -10,30 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
-from kvpipe.answers.fleet_candidates import Refusals, Server, planned, shapes
+from kvpipe.answers.fleet_candidates import Choice, Refusals, Server, planned, shapes
+from kvpipe.answers.waits import Waits, too_late
 from kvpipe.pipeline import Prepared
-from kvpipe.simulation.latencies import Percentiles
 from kvpipe.simulation.play import replay
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.traces.base import TraceOptions, TraceRequest
 from kvpipe.specs.edges import smallest
 from kvpipe.text.figures import count
+from kvpipe.text.meanwhile import Tell, silent
 
 MOST_FLEETS = 5  # that are looked for: dearer ones are not replayed
 MOST_REPLICAS = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waits:
-    """Seconds that `percentile` percent of the requests may wait at most (None: any): in the queue,
-    for the first token, between two tokens."""
-
-    percentile: int
-    wait_s: float | None = None
-    first_token_s: float | None = None
-    token_s: float | None = None
+_NAMES = {"wait": "wait", "first_token": "first token", "token": "a token"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +64,23 @@ class TracedAnswer:
 
 
 def serve_trace(
-    prepared: Prepared, load: TracedLoad, devices: Sequence[str], prices: Mapping[str, float]
+    prepared: Prepared,
+    load: TracedLoad,
+    choice: Choice,
+    prices: Mapping[str, float],
+    tell: Tell = silent,
 ) -> TracedAnswer:
-    """Ranked by cost where every device has a price, else by cards."""
-    priced = all(device in prices for device in devices)
-    price = prices if priced else dict.fromkeys(devices, 1.0)
+    """Ranked by cost where every device has a price, else by cards. tell: is told which candidate
+    is planned, and each replay."""
+    priced = all(device in prices for device in choice.devices)
+    price = prices if priced else dict.fromkeys(choice.devices, 1.0)
+    candidates = shapes(choice, prepared.resolved.model)
     found: list[TracedFleet] = []
     refused, replays = Refusals(), 0
-    by_price = sorted(shapes(devices), key=lambda s: (price[s.device] * s.cards, s.cards))
-    for shape in by_price:
+    by_price = sorted(candidates, key=lambda s: (price[s.device] * s.cards, s.cards))
+    for number, shape in enumerate(by_price, 1):
+        candidate = f"candidate {number} of {len(by_price)}: {shape.name}"
+        tell(candidate)
         server = planned(prepared, load.length, shape, load.options.efficiency)
         why = server if isinstance(server, str) else _too_slow(server, load)
         if isinstance(server, str) or why:
@@ -89,7 +88,7 @@ def serve_trace(
             continue
         each = price[shape.device] * shape.cards
         most = _most_replicas(found, each, price, len(load.requests))
-        search = _Search(server=server, load=load)
+        search = _Search(server=server, load=load, tell=partial(_told, tell, candidate))
         fleet = search.least(most, each if priced else None)
         replays += search.replays
         if fleet is None:
@@ -99,6 +98,10 @@ def serve_trace(
     return TracedAnswer(
         fleets=tuple(found), refused=refused.told(), tried=len(by_price), replays=replays
     )
+
+
+def _told(tell: Tell, candidate: str, replicas: int) -> None:
+    tell(f"{candidate}, the trace with {count(replicas, 'replica')}")
 
 
 def _rank(fleet: TracedFleet, price: Mapping[str, float]) -> tuple[float, int, float]:
@@ -135,10 +138,11 @@ def _too_slow(server: Server, load: TracedLoad) -> str:
 
 class _Search:
     """The least number of one server that serve a load. replays: how many it took; why: what the
-    last that failed lacked."""
+    last that failed lacked. tell: is told the replicas of each."""
 
-    def __init__(self, *, server: Server, load: TracedLoad) -> None:
+    def __init__(self, *, server: Server, load: TracedLoad, tell: Callable[[int], None]) -> None:
         self.server, self.load, self.replays, self.why = server, load, 0, ""
+        self.tell = tell
         self._played: Callable[[int], ReplayResult] = cache(self._play)
 
     def least(self, most: int, price: float | None) -> TracedFleet | None:
@@ -167,6 +171,7 @@ class _Search:
 
     def _play(self, replicas: int) -> ReplayResult:
         self.replays += 1
+        self.tell(replicas)
         options = self.load.options.model_copy(update={"replicas": replicas})
         made = self.server.made
         return replay(
@@ -176,6 +181,8 @@ class _Search:
             max_num_seqs=made.resolved.max_num_seqs,
             prefix_caching=made.config.cache.enable_prefix_caching,
             best=self.server.speed.bound,
+            copies=made.resolved.parallel.dp,
+            together=bool(made.resolved.model.experts_per_token),
         )
 
 
@@ -187,17 +194,6 @@ def _lacks(result: ReplayResult, waits: Waits) -> str:
         return "no request finished"
     if result.overload is not None:
         return "overloaded"
-    asked = (
-        ("wait", result.wait, waits.wait_s),
-        ("first token", result.first_token, waits.first_token_s),
-        ("a token", result.each_token, waits.token_s),
-    )
-    for name, found, most in asked:
-        if found is not None and most is not None and of(found, waits.percentile) > most:
-            return f"{name} too late"
+    for name, _, _ in too_late(result, waits):
+        return f"{_NAMES[name]} too late"
     return ""
-
-
-def of(found: Percentiles, percentile: int) -> float:
-    """50, 90 or 99."""
-    return float(getattr(found, f"p{percentile}"))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpipe.answers.log_memory import profile_after
+from kvpipe.answers.low_end import missing_at_low_end
+from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Prepared, plan_with, prepare
@@ -32,17 +34,23 @@ class Trial:
 
     @property
     def is_sure(self) -> bool:
-        """One request of the length fits where all that is estimated is as large as it may be, too:
-        its own report says that it fits, not that it may not."""
-        needed = [rank.required_bytes for rank in self.plan.ranks]
-        return not (self.profile.over_at_worst_bytes or self.profile.lacking_at_worst_bytes(needed))
+        """The users that were asked for fit where all that is estimated is as large as it may be,
+        too: its own report says that it fits, not that it may not."""
+        asked = asked_of_a_copy(self.prepared)
+        missing = missing_at_low_end(self.plan, self.profile, asked)
+        return not (self.profile.over_at_worst_bytes or missing)
 
     @property
     def serves(self) -> bool:
         """As many users at once as were asked for, by memory and by the scheduler."""
         held, most = self.plan.capacity, self.prepared.resolved.max_num_seqs
-        asked = requests_asked(self.prepared.config.want)
+        asked = asked_of_a_copy(self.prepared)
         return held is None or min(held.requests_running, most) >= asked
+
+
+def asked_of_a_copy(prepared: Prepared) -> int:
+    """Of the users that were asked for, those of one copy of the ranks."""
+    return of_a_copy(requests_asked(prepared.config.want), prepared.resolved.parallel.dp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +68,18 @@ ANY = Goal()  # it fits, and serves the users that were asked for
 SURELY = Goal(surely=True)
 
 
+def replanned(prepared: Prepared, changes: Mapping[str, Any]) -> Trial:
+    """The request with the changes, planned anew. KvpipeError where it is refused."""
+    made = prepare(changed(prepared.raw, changes))
+    profile = profile_after(prepared, made)
+    plan = plan_with(made, profile.available_kv_bytes, compared=())
+    return Trial(prepared=made, profile=profile, plan=plan)
+
+
 def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
-    """The request with the changes, planned anew; None where it is refused, or holds nothing."""
+    """The same; None where it is refused, or holds nothing."""
     try:
-        made = prepare(changed(prepared.raw, changes))
-        profile = profile_after(prepared, made)
-        plan = plan_with(made, profile.available_kv_bytes, compared=())
+        trial = replanned(prepared, changes)
     except KvpipeError:
         return None
-    return Trial(prepared=made, profile=profile, plan=plan) if fits(plan) else None
+    return trial if fits(trial.plan) else None

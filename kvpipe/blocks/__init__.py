@@ -4,7 +4,7 @@ Imports numpy; nothing that plans imports this package.
 """
 
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
-from kvpipe.blocks.hashing import Chain, MediaRange, PrefixChain, PrefixIdentity
+from kvpipe.blocks.hashing import Chain, Key, MediaRange, PrefixChain, PrefixIdentity
 from kvpipe.blocks.manager import BlockManager
 from kvpipe.blocks.pool import NULL_BLOCK, BlockPool
 from kvpipe.blocks.request import BlockCopy
@@ -17,6 +17,7 @@ __all__ = [
     "BlockManager",
     "BlockPool",
     "Chain",
+    "Key",
     "MediaRange",
     "OutOfBlocks",
     "PoolStats",

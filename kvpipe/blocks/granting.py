@@ -219,15 +219,21 @@ class Granter:
     def grant_few(self, rows: Sequence[int], stored: Sequence[int]) -> bool:
         """One decode token for rows that only decode. False: nothing was done, grant one by one."""
         longest, steady = self.limits.max_model_len, self._steady_of
-        if not all(steady[row] for row in rows) or max(stored) >= longest:
+        for row in rows:
+            if not steady[row]:
+                return False
+        if max(stored) >= longest:
             return False
-        steps = [
-            (table, row, table.steady_plan.step(tokens))
-            for table in self.tables
-            for row, tokens in zip(rows, stored, strict=True)
-        ]
-        needed = sum(step.take >= 0 for _, _, step in steps)
-        if needed > self.pool.num_free or not all(step.simple for _, _, step in steps):
+        steps, needed = [], 0
+        for table in self.tables:
+            step_at = table.steady_plan.step
+            for row, tokens in zip(rows, stored, strict=True):
+                step = step_at(tokens)
+                if not step.simple:
+                    return False
+                needed += step.take >= 0
+                steps.append((table, row, step))
+        if needed > self.pool.num_free:
             return False
         for table, row, step in steps:
             if step.drop >= 0 and (block := table.drop_at(row, step.drop)) > 0:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from kvpipe.blocks.errors import BlockError
 
 Scalar = None | bool | int | str | bytes
+Key = bytes | int  # of content: bytes of a hash, or a number where content is named already
 MAX_TOKEN_ID = 2**32 - 1
 _BAD_TOKEN = f"token ids are integers from 0 to {MAX_TOKEN_ID}"
 
@@ -95,8 +96,9 @@ class Chain(Protocol):
         """Append tokens."""
         ...
 
-    def keys_at(self, granules: range) -> list[bytes]:
-        """The keys at the ends of these whole granules."""
+    def keys_at(self, granules: range, group: int = 0) -> Sequence[Key]:
+        """A cache group's keys at the ends of these whole granules: the same tokens have another
+        content in another group's layers."""
         ...
 
     def copy(self) -> Chain: ...
@@ -134,8 +136,12 @@ class PrefixChain:
             keys.append(key)
         self._pending = raw[whole:]
 
-    def keys_at(self, granules: range) -> list[bytes]:
-        return self.keys[granules.start : granules.stop : granules.step]
+    def keys_at(self, granules: range, group: int = 0) -> Sequence[Key]:
+        keys = self.keys[granules.start : granules.stop : granules.step]
+        if not group:  # the first group's are the shorter ones
+            return keys
+        suffix = group.to_bytes(2, "little")
+        return [key + suffix for key in keys]
 
     def _media_bytes(self, first_token: int) -> bytes:
         """The inputs that overlap the granule at first_token, and which part of each."""

@@ -22,6 +22,7 @@ from kvpipe.blocks import states
 from kvpipe.blocks.checks import Ids, refuse_repeats, refuse_where, valid_ids
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
 from kvpipe.blocks.eviction import EvictionOrder
+from kvpipe.blocks.hashing import Key
 from kvpipe.blocks.prefix_index import PrefixIndex
 from kvpipe.blocks.stats import PoolStats
 
@@ -233,7 +234,7 @@ class BlockPool:
         self._freed += len(ids)
 
     # --- content -----------------------------------------------------------------------------
-    def register(self, ids: npt.ArrayLike, keys: Sequence[bytes]) -> int:
+    def register(self, ids: npt.ArrayLike, keys: Sequence[Key]) -> int:
         """Say what blocks in use hold, so that `lookup` finds them. A block that nobody holds and
         whose content one of ids holds too becomes empty; beside one in use, it stays a copy (see
         `PrefixIndex`). Returns for how many keys one of ids is found."""
@@ -250,7 +251,7 @@ class BlockPool:
             return sum(map(self._enter, blocks, keys))
         return self.index.enter_all(keys, blocks)
 
-    def register_one(self, block: int, key: bytes) -> None:
+    def register_one(self, block: int, key: Key) -> None:
         """The same of a single block."""
         state = self._state_of[block]
         if state < _ONE_REFERENCE or state & _KEYED:
@@ -258,7 +259,7 @@ class BlockPool:
         self._state_of[block] = state | _KEYED
         self._enter(block, key)
 
-    def _enter(self, block: int, key: bytes) -> bool:
+    def _enter(self, block: int, key: Key) -> bool:
         found = self.index.block_of(key)
         if found is None:
             self.index.enter(key, block)
@@ -276,7 +277,7 @@ class BlockPool:
         self._head -= 1
         self._stack_at[self._head] = block
 
-    def lookup(self, keys: Sequence[bytes]) -> list[int | None]:
+    def lookup(self, keys: Sequence[Key]) -> list[int | None]:
         """The block that holds each key's content, None where none does; references unchanged."""
         return self.index.lookup(keys)
 

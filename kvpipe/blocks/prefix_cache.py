@@ -16,7 +16,7 @@ from typing import cast
 
 import numpy as np
 
-from kvpipe.blocks.hashing import Chain
+from kvpipe.blocks.hashing import Chain, Key
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.request import LiveRequest, PrefixStats
 from kvpipe.blocks.table import GroupTable
@@ -36,9 +36,6 @@ class PrefixCache:
         possible = bool(tables) and all(table.caches_prefixes for table in tables)
         self.enabled = wanted and possible
         self.granule = gcd(*(table.span for table in tables)) or 1
-        # The same tokens have another content in another group's layers: the group ends the key,
-        # but for the first group's, which are the shorter ones.
-        self._suffixes = [group.to_bytes(2, "little") * bool(group) for group in range(len(tables))]
         self._queried = self._hit = 0
         self.unwritten: set[int] = set()
 
@@ -118,9 +115,9 @@ class PrefixCache:
     def _register(self, row: int, chain: Chain, group: int, completed: range) -> None:
         table = self.tables[group]
         blocks, keys = table.blocks(row, completed), self._keys(chain, group, completed)
-        if blocks.min() < 1:
+        if np.minimum.reduce(blocks) < 1:
             here = np.flatnonzero(blocks > 0)
-            blocks, keys = blocks[here], [keys[i] for i in here]
+            blocks, keys = blocks[here], [keys[i] for i in here.tolist()]
         self.pool.register(blocks, keys)
         if table.is_state:
             self.unwritten.update(blocks.tolist())
@@ -132,21 +129,20 @@ class PrefixCache:
         chain.extend(live.pending)
         live.pending.clear()
         granule = stored // self.granule - 1
-        (key,) = chain.keys_at(range(granule, granule + 1))
         for g, table in enumerate(self.tables):
             if stored % table.span:
                 continue
             block = table.id_at[live.row, stored // table.span - 1]
             if block > 0:
-                self.pool.register_one(block, key + self._suffixes[g])
+                (key,) = chain.keys_at(range(granule, granule + 1), g)
+                self.pool.register_one(block, key)
                 if table.is_state:
                     self.unwritten.add(block)
 
-    def _keys(self, chain: Chain, group: int, at: range) -> list[bytes]:
+    def _keys(self, chain: Chain, group: int, at: range) -> Sequence[Key]:
         """The keys of the group's blocks at those indices."""
-        ratio, suffix = self.tables[group].span // self.granule, self._suffixes[group]
-        ends = chain.keys_at(range((at.start + 1) * ratio - 1, at.stop * ratio, ratio))
-        return [key + suffix for key in ends] if suffix else ends
+        ratio = self.tables[group].span // self.granule
+        return chain.keys_at(range((at.start + 1) * ratio - 1, at.stop * ratio, ratio), group)
 
 
 def _present(at: Sequence[int], found: Sequence[int | None]) -> tuple[Sequence[int], list[int]]:

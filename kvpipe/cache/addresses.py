@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from kvpipe.layouts.base import ArrayView, NativeView
@@ -54,11 +55,13 @@ class AddressMap:
 
     def of_layer(self, name: str) -> LayerAddresses:
         """Of a layer, or of the one whose cache it shares. KeyError for an unknown name."""
-        target = dict(self.shared_layers).get(name, name)
-        for layer in self.layers:
-            if layer.layer == target:
-                return layer
-        raise KeyError(name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, LayerAddresses]:
+        own = {layer.layer: layer for layer in self.layers}
+        shared = {name: own[target] for name, target in self.shared_layers if target in own}
+        return own | shared
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists, numbers and strings: enough to find every byte without kvpipe."""

@@ -9,6 +9,9 @@ prompts, the others decode. Its two ends have names, and so has what a server do
 
 `find` and the verdict of `run` are about `running`; `run` prints all three; `compare` prints steady
 and peak; `replay` plays requests through them and compares what it met with steady.
+
+Data parallelism: copies of a server share the requests evenly, each stays with its copy, and a load
+is what the fullest copy runs.
 """
 
 from __future__ import annotations
@@ -61,6 +64,11 @@ def running(requests: int, length: int) -> Load:
 def most_running(usable: int, peak: int, steady: int) -> int:
     """The largest n of a running load that `usable` units hold."""
     return max(0, usable - max(0, peak - steady)) // max(1, steady)
+
+
+def of_a_copy(requests: int, copies: int) -> int:
+    """What the fullest copy gets of requests that are spread evenly."""
+    return -(-requests // copies)
 
 
 def by_both(memory: int, scheduler: int | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from kvpipe.cache.load import most_running, running
 from kvpipe.cache.scratch import GroupScratch
@@ -95,7 +96,7 @@ class KVCacheConfig:
     bytes_per_block: int
     scratch: tuple[GroupScratch | None, ...] = ()
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         return sum(tensor.size_bytes for tensor in self.tensors)
 

@@ -11,17 +11,20 @@ from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared, check_names, compare_engines
 from kvpipe.answers.speed import speed_of
+from kvpipe.answers.trials import asked_of_a_copy
+from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
 from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.errors import Problem, problems_of
-from kvpipe.pipeline import Prepared
+from kvpipe.pipeline import Prepared, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.cards import cards
 from kvpipe.report.comparison import Fastest, document, sections
-from kvpipe.report.identity import model_words
+from kvpipe.report.identity import model_words, where
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import lay_out
 
+_OURS = "kvpipe"  # whose rules a run has that names no engine
 SHOWN = ("vllm", "sglang", "llama_cpp", "transformers", "tensorrt_llm")
 
 
@@ -39,28 +42,54 @@ class Compare(Command):
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
         named = (raw.get("command") or {}).get("engines")
-        return problems_of(lambda: check_names(named)) if isinstance(named, list) else ()
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+            return ()  # told by the schema
+        return problems_of(lambda: check_names(named))
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
-        """Exit 1 where no engine runs a request; what one refuses stands in the table."""
-        found = compare_engines(prepared, self.options.engines)
+        """Exit 1 where no engine runs the users that were asked for; what one refuses stands in the
+        table."""
+        found = compare_engines(prepared, self._names(prepared))
         resolved = prepared.resolved
         length = resolved.limits.max_model_len
-        heading = f"{model_words(resolved)} on {resolved.device.name}"
+        status, uncounted = _beside_weights(prepared)
+        heading = f"{model_words(resolved)} on {where(resolved)}{uncounted}"
         fastest = _fastest(prepared, found)
         users = {each.name: each.plan.users.steady for each in found if each.plan is not None}
-        serves = any(users.values())
+        asked, most = asked_of_a_copy(prepared), max(users.values(), default=0)
+        serves = most >= asked
         return Answer(
-            status="fits" if serves else "does_not_fit",
+            status=status if serves else "does_not_fit",
             exit_code=0 if serves else 1,
             lines=partial(lay_out, sections(found, heading, length, fastest)),
             document=document(found, prepared, fastest),
             pictures={"cards.svg": cards(found, f"{heading}, {length:,} tokens")},
             fields={f"users_{name}": count for name, count in users.items()},
-            complaints=()
-            if serves
-            else (f"command.engines: no engine runs one request of {length:,} tokens here",),
+            complaints=() if serves else (_none(asked, most, length),),
         )
+
+    def _names(self, prepared: Prepared) -> list[str]:
+        """Those that were asked for; where nobody said which, the run's own engine is one."""
+        own, names = prepared.config.plugins["engine"].name, self.options.engines
+        said = any(key.startswith("command.engines") for key in prepared.said)
+        return names if said or own == _OURS else [own, *names]
+
+
+def _none(asked: int, most: int, length: int) -> str:
+    if asked == 1:
+        return f"command.engines: no engine runs one request of {length:,} tokens here"
+    key = "want.requests: no engine runs"
+    return f"{key} {asked:,} requests of {length:,} tokens at once here, {most:,} at most"
+
+
+def _beside_weights(prepared: Prepared) -> tuple[str, str]:
+    """What an engine that serves is, and what nobody counted, as `kvpipe run` says it."""
+    if prepared.resolved.device.type != "cpu":
+        return "fits", ""
+    profile = profile_ranks(prepared)
+    return status_beside_weights(prepared.resolved, profile), uncounted_words(
+        prepared.resolved, profile
+    )
 
 
 def _fastest(prepared: Prepared, found: Sequence[Compared]) -> Fastest:

@@ -21,6 +21,7 @@ from kvpipe.commands.full_card import of_full_card
 from kvpipe.commands.pasted_flags import (
     of_checkpoint,
     of_flags,
+    of_unplanned,
     of_whole_prompts,
     taken_out,
     unread,
@@ -36,6 +37,8 @@ from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, execute, plan_with, prepare, profile_ranks
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.of_run import report_input
+from kvpipe.report.run_input import ReportInput
+from kvpipe.report.verdict import running_at_once
 from kvpipe.request.changed import changed
 from kvpipe.stages.profiling.base import MemoryProfile
 from kvpipe.text.figures import GIB, count
@@ -104,6 +107,7 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
         *_of_the_log(log, compared),
         *of_full_cache(log, prepared),
         *(() if card else _of_the_plan(prepared, error)),
+        *of_unplanned(pasted),
         *of_whole_prompts(pasted),
         *of_flags(pasted, fits=error is None),
         *of_checkpoint(pasted, fits=error is None),
@@ -118,7 +122,7 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
             *printed,
             *defaults_of(notes),
         ),
-        capacity=tuple(capacity_of(compared, plan)),
+        capacity=tuple(capacity_of(compared, plan, prepared.resolved.parallel.dp)),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
         first=next((trouble.first for trouble in troubles if trouble.first), ""),
@@ -153,12 +157,23 @@ def _tried(
         result = execute(prepared)
     except DoesNotFit as error:
         return _profile(prepared), None, error, ()
-    notes = all_notes(report_input(result))
-    held = result.plan.capacity
-    if held is not None and not held.requests_at_peak:
-        nothing = DoesNotFit(f"not one request of {held.request_len:,} tokens can run.")
-        return result.profile, None, nothing, notes
+    report = report_input(result)
+    notes = all_notes(report)
+    if few := _too_few(report):
+        return result.profile, None, DoesNotFit(few), notes
     return result.profile, result.plan, None, notes
+
+
+def _too_few(report: ReportInput) -> str:
+    """How many of the users that were asked for run, where not all do; "" where they do."""
+    held, asked = report.plan.capacity, report.requests_asked
+    if held is None:
+        return ""
+    if not held.requests_at_peak:
+        return f"not one request of {held.request_len:,} tokens can run."
+    if (runs := running_at_once(report) or 0) >= asked:
+        return ""
+    return f"of {count(asked, 'user')} of {held.request_len:,} tokens, {runs:,} run at once."
 
 
 def _profile(prepared: Prepared) -> MemoryProfile | None:
@@ -246,7 +261,8 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Troub
     ways.sort(key=lambda way: not way.is_sure)
     change = dict(ways[0].changes) if ways else None
     planned = by_sureness([(_told_way(way), way.is_sure) for way in ways], ", or ")
-    why = ". ".join(line.rstrip(".") for line in error.lines())
+    lines = error.beside([way.changes for way in ways]).splitlines()
+    why = ". ".join(line.rstrip(".") for line in lines)
     yield Trouble(text=f"{in_flags(why)}. {planned}", stops=True, change=change)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from kvpipe.answers.engine_question import question_of
 from kvpipe.answers.engine_ways import engine_ways_line, serves
+from kvpipe.cache.load import of_a_copy
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import PlannedEngine
@@ -13,10 +15,22 @@ from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.engine_plan import document, sections, summary
-from kvpipe.report.identity import model_words
+from kvpipe.report.identity import model_words, where
 from kvpipe.request.want import requests_asked
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, lay_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """Users that were asked for, of copies that share them."""
+
+    requests: int
+    copies: int
+
+    @property
+    def of_a_copy(self) -> int:
+        return of_a_copy(self.requests, self.copies)
 
 
 def planned_engine(prepared: Prepared) -> PlannedEngine | None:
@@ -32,36 +46,37 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
     except DoesNotFit as error:
         raise error if job is not None else error.with_advice(*engine_ways_line(prepared)) from None
     resolved = prepared.resolved
-    asked = requests_asked(prepared.config.want)
-    fits = serves(plan, asked)
-    told = "" if fits else _fewer(plan, asked)
+    load = _Asked(requests=requests_asked(prepared.config.want), copies=resolved.parallel.dp)
+    fits = serves(plan, load.of_a_copy)
+    told = "" if fits else _fewer(plan, load)
     line, changes = engine_ways_line(prepared) if told and job is None else ("", ())
     advice = {"advice": [dict(change) for change in changes]} if line else {}
     return Answer(
         status="fits" if fits else "does_not_fit",
         exit_code=0 if fits else 1,
-        lines=partial(lay_out, sections(plan, model_words(resolved), resolved.device.name)),
-        verdict=_verdict(plan, asked),
+        lines=partial(lay_out, sections(plan, model_words(resolved), where(resolved))),
+        verdict=_verdict(plan, load),
         document=document(plan, prepared) | advice,
         fields=summary(plan),
         complaints=tuple(filter(None, (told, line))),
     )
 
 
-def _verdict(plan: EnginePlan, asked: int) -> Line:
+def _verdict(plan: EnginePlan, load: _Asked) -> Line:
     """In 60 columns."""
-    running = plan.users.steady if plan.users.peak else 0
-    text = f"{count(running, 'request')} of {count(plan.length, 'token')}, {asked:,} asked for"
-    return Line(text, "good" if running >= asked else "bad")
+    running = load.copies * plan.users.steady if plan.users.peak else 0
+    text = f"{count(running, 'request')} of {count(plan.length, 'token')}, {load.requests:,} asked"
+    return Line(f"{text} for", "good" if running >= load.requests else "bad")
 
 
-def _fewer(plan: EnginePlan, asked: int) -> str:
-    if not plan.users.peak and plan.users.steady >= asked:
+def _fewer(plan: EnginePlan, load: _Asked) -> str:
+    if not plan.users.peak and plan.users.steady >= load.of_a_copy:
         return (
             f"scheduler.max_model_len: not one request of {plan.length:,} tokens can read its "
             f"prompt under {plan.engine}"
         )
     return (
-        f"want.requests: {count(asked, 'request')} of {count(plan.length, 'token')} at once were "
-        f"asked for, {plan.users.steady:,} run under {plan.engine}: {plan.users.limit} is full"
+        f"want.requests: {count(load.requests, 'request')} of {count(plan.length, 'token')} at "
+        f"once were asked for, {load.copies * plan.users.steady:,} run under {plan.engine}: "
+        f"{plan.users.limit} is full"
     )

@@ -5,16 +5,19 @@ Files: find.json (what was wanted, and every finding); fleets.svg where want.dev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from kvpipe.answers.as_asked import QUESTION
 from kvpipe.answers.finding import Finding
 from kvpipe.answers.search import Search, read_want
 from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command
-from kvpipe.commands.fleet_answers import fleet_answer, refuse_trace, unknown_cards
+from kvpipe.commands.fleet_answers import fleet_answer, unknown_cards
+from kvpipe.commands.unread_wants import unread
 from kvpipe.errors import Problem
 from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
@@ -23,6 +26,7 @@ from kvpipe.request.schema import check_section
 from kvpipe.request.want import Want
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
+from kvpipe.text.meanwhile import meanwhile
 
 
 class Find(Command):
@@ -33,39 +37,45 @@ class Find(Command):
 
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
-        if not raw.get("want"):
+        want = raw.get("want")
+        if not want:
             return ()
-        _, problems = check_section("want", Want, raw["want"])
-        return [*problems, *unknown_cards(raw["want"])]
+        _, problems = check_section("want", Want, want)
+        cards = unknown_cards(want) if isinstance(want, Mapping) else ()
+        return [*problems, *cards, *unread(raw)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         block_rules(prepared.config)  # refused once, not by every question
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
         if search.want.device is not None:
-            return fleet_answer(search)
-        refuse_trace(prepared, search.want)
+            # A sweep has a bar of its own.
+            with meanwhile(sys.stderr if job is None else None) as tell:
+                return fleet_answer(search, tell)
         findings = list(search.findings())
+        status = _status(findings)
         found = {
             **identity(prepared, "kvpipe.find"),
+            "status": status,
             "load": search.load.to_json(),
             "want": {"requests": search.want.requests, "length": search.length},
             "findings": [asdict(finding) for finding in findings],
         }
-        served = _served(findings)
         return Answer(
-            status="fits" if served else "does_not_fit",
-            exit_code=0 if served else 1,
+            status=status,
+            exit_code=1 if status == "does_not_fit" else 0,
             lines=partial(lay_out, [_section(search, findings)]),
             document=found,
             fields={finding.question: finding.answer or None for finding in findings},
         )
 
 
-def _served(findings: Sequence[Finding]) -> bool:
-    """The load as it was asked for, on the device that was named; on a CPU, on any shipped one.
+def _status(findings: Sequence[Finding]) -> str:
+    """Of the load as it was asked for, on the device that was named; on a CPU, on any shipped one.
     What would serve it instead, or a smaller load, is an answer and no success."""
-    asked = [finding for finding in findings if finding.question == "as asked"]
-    return all(not finding.limit for finding in asked) if asked else bool(findings[-1].setting)
+    for finding in findings:
+        if finding.question == QUESTION:
+            return str(finding.value)
+    return "fits" if findings[-1].setting else "does_not_fit"
 
 
 def _section(search: Search, findings: Sequence[Finding]) -> Section:
@@ -76,15 +86,24 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
         align="ll",
         rows=[(finding.question, finding.answer or "none") for finding in findings],
         paragraphs=[
+            *_copies(search),
             Line(f"of these requests: {ENDS[search.load.name]} ({search.load.name})", "faint"),
             Line(
-                "memory: profiling=estimate, or cache.kv_cache_memory_bytes where it is set",
+                "memory: the estimate's best value, unless profiling=utilization or "
+                "cache.kv_cache_memory_bytes is set; as asked: as `kvpipe run` plans it",
                 "faint",
             ),
             *(Line(finding.setting) for finding in findings if finding.setting),
             *(Line(f"{f.question}: {f.limit}", "faint") for f in findings if f.limit),
         ],
     )
+
+
+def _copies(search: Search) -> Iterator[Line]:
+    copies = search.prepared.resolved.parallel.dp
+    if copies > 1:
+        words = f"each of {copies:,} copies (data parallelism) runs {search.requests:,} of these"
+        yield Line(f"{words}; bytes and settings are one copy's", "faint")
 
 
 PLUGIN = Find

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kvpipe.answers.fleet import Wanted, plan_fleet
-from kvpipe.answers.fleet_candidates import Shape
+from kvpipe.answers.fleet import FleetAnswer, Wanted, plan_fleet
+from kvpipe.answers.fleet_candidates import Choice, Shape
 from kvpipe.answers.search import Search
 from kvpipe.answers.serve_line import image_of
+from kvpipe.commands.unread_wants import is_traced
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.fleet import document, picture, sections
 from kvpipe.report.identity import identity, model_words
@@ -19,24 +20,22 @@ from kvpipe.request.confdir import NO_CARDS, shipped_cards
 from kvpipe.request.nicknames import option_named
 from kvpipe.request.want import Want
 from kvpipe.text.lines import lay_out
+from kvpipe.text.meanwhile import Tell, silent
 
 if TYPE_CHECKING:  # traces are read where one is asked for
     from kvpipe.simulation.traces.base import TraceRequest
 
-WAITS = ("wait_ms", "first_token_ms")  # what only a trace of requests can be held to
 PICTURE = "fleets.svg"
 NOT_SERVED = "want.device: none of these cards serves the load"
 
 
-def fleet_answer(search: Search) -> Answer:
-    """want.device: how many of which cards; of what arrives, where a trace says that."""
-    devices, prices = _cards(search.want)
+def fleet_answer(search: Search, tell: Tell) -> Answer:
+    """want.device: how many of which cards; of what arrives, where a trace says that. tell: is
+    told what is tried."""
     if is_traced(search.prepared.config.trace):
-        return _traced(search, devices, prices)
-    _refuse_waits(search.want)
-    prepared, want = search.prepared, search.want
-    wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
-    answer = plan_fleet(prepared, wanted, devices, prices)
+        return _traced(search, *_cards(search.want), tell)
+    prepared = search.prepared
+    answer, wanted = fleets_of_users(search, tell)
     drawn = picture(answer, wanted, _model(search))
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
@@ -46,35 +45,41 @@ def fleet_answer(search: Search) -> Answer:
         document={**identity(prepared, "kvpipe.fleet"), **document(answer, wanted)},
         pictures=_files(search, drawn, (best.replica, best.replicas) if best else None),
         fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
-        complaints=() if best else (NOT_SERVED,),
+        complaints=_complaints(search.want, best.replica if best else None),
     )
 
 
-def is_traced(section: Any) -> bool:
-    return not isinstance(section, Mapping) or section.get("name", "none") != "none"
+def fleets_of_users(search: Search, tell: Tell = silent) -> tuple[FleetAnswer, Wanted]:
+    """What serves users that are simply there."""
+    devices, prices = _cards(search.want)
+    want = search.want
+    wanted = Wanted(requests=want.requests, length=search.length, token_s=_seconds(want.token_ms))
+    return plan_fleet(search.prepared, wanted, _choice(want, devices), prices, tell), wanted
 
 
-def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> Answer:
-    from kvpipe.answers.traced_fleet import TracedLoad, Waits, serve_trace
+def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tell: Tell) -> Answer:
+    from kvpipe.answers.traced_fleet import TracedLoad, serve_trace
+    from kvpipe.answers.waits import turned_away, waits_of
     from kvpipe.report import traced_fleet as told
     from kvpipe.simulation.play import read_trace
 
-    prepared, want = search.prepared, search.want
+    prepared = search.prepared
     trace = read_trace(prepared.config.trace)
     requests = trace.requests()
-    waits = Waits(
-        percentile=want.percentile,
-        wait_s=_seconds(want.wait_ms),
-        first_token_s=_seconds(want.first_token_ms),
-        token_s=_seconds(want.token_ms),
-    )
     length = _length(search, requests)
-    load = TracedLoad(requests=requests, options=trace.options, length=length, waits=waits)
-    answer = serve_trace(prepared, load, devices, prices)
+    load = TracedLoad(
+        requests=requests,
+        options=trace.options,
+        length=length,
+        waits=waits_of(prepared.config.want),
+    )
+    choice = replace(_choice(search.want, devices), slices=False)
+    answer = serve_trace(prepared, load, choice, prices, tell)
     best = answer.fleets[0] if answer.fleets else None
+    turned = tuple(turned_away(best.result)) if best else ()
     return Answer(
-        status="fits" if best else "does_not_fit",
-        exit_code=0 if best else 1,
+        status="fits" if best and not turned else "does_not_fit",
+        exit_code=0 if best and not turned else 1,
         lines=partial(lay_out, told.sections(answer, load, _model(search))),
         document={**identity(prepared, "kvpipe.traced_fleet"), **told.document(answer, load)},
         pictures=_files(
@@ -83,7 +88,7 @@ def _traced(search: Search, devices: list[str], prices: Mapping[str, float]) -> 
             (best.server, best.replicas) if best else None,
         ),
         fields={"cards": best and best.cards, "fleet": best and best.server.shape.device},
-        complaints=() if best else (NOT_SERVED,),
+        complaints=(*turned, *_complaints(search.want, best.server if best else None)),
     )
 
 
@@ -116,40 +121,31 @@ def _files(search: Search, drawn: str | None, best: tuple[Started, int] | None) 
         replicas=replicas,
         cards=server.shape.cards,
     )
-    return files | dict([written(kind, wanted)])
+    return files | written(kind, wanted)
 
 
 class Started(Protocol):
     @property
     def command(self) -> str: ...
     @property
+    def no_command(self) -> str: ...
+    @property
     def shape(self) -> Shape: ...
+
+
+def _complaints(want: Want, best: Started | None) -> tuple[str, ...]:
+    """Why nothing is served, or why the file that was asked for is not there."""
+    if best is None:
+        return (NOT_SERVED,)
+    if want.write is None or best.command:
+        return ()
+    return (f"want.write={want.write}: no file, for want of a line to start: {best.no_command}",)
 
 
 def _label(model: str) -> str:
     """As Kubernetes and Compose take names."""
     plain = "".join(c if c.isalnum() and c.isascii() else "-" for c in model.lower())
     return plain.strip("-")[:50].strip("-") or "model"
-
-
-def refuse_trace(prepared: Prepared, want: Want) -> None:
-    """ConfigError: without want.device, what is searched is for users that are simply there."""
-    if is_traced(prepared.config.trace):
-        knob = "want.device=[h100,l40s] names them, or choose trace=none"
-        raise ConfigError(Problem("trace", "cards to serve it with", "none", knob))
-    _refuse_waits(want)
-
-
-def _refuse_waits(want: Want) -> None:
-    """ConfigError: users that are simply there wait for nothing."""
-    knob = "choose trace=synthetic, azure_code_sample or another"
-    problems = [
-        Problem(f"want.{key}", "a trace of requests that arrive", "trace=none", knob)
-        for key in WAITS
-        if getattr(want, key) is not None
-    ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def unknown_cards(want: Mapping[str, Any]) -> Iterator[Problem]:
@@ -183,6 +179,15 @@ def _cards(want: Want) -> tuple[list[str], dict[str, float]]:
     devices = [str(option_named("device", name)) for name in want.device or ()]
     prices = {str(option_named("device", name)): p for name, p in (want.prices or {}).items()}
     return list(dict.fromkeys(devices)), prices
+
+
+def _choice(want: Want, devices: list[str]) -> Choice:
+    return Choice(
+        devices=devices,
+        caches=list(dict.fromkeys(want.caches or (None,))),
+        batches=list(dict.fromkeys(want.batches or (None,))),
+        seqs=list(dict.fromkeys(want.seqs or (None,))),
+    )
 
 
 def _model(search: Search) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvpipe.errors import Problem, problems_of
-from kvpipe.request.schema import check_section
+from kvpipe.request.schema import NOTHING, check_section
 from kvpipe.request.want import Want
 
 _CHECKED = "want.requests"  # by every request, in words of its own
@@ -18,7 +18,7 @@ def wrong_loads(raw: Mapping[str, Any]) -> Iterator[Problem]:
     want, trace = raw.get("want"), raw.get("trace")
     if isinstance(want, Mapping):
         _, problems = check_section("want", Want, want)
-        yield from (each for each in problems if each.got != "nothing" and each.key != _CHECKED)
+        yield from (each for each in problems if each.got != NOTHING and each.key != _CHECKED)
         if want.get("device") or want.get("prices"):
             from kvpipe.commands.fleet_answers import unknown_cards
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from kvpipe.commands.base import Command, CommandOptions
-from kvpipe.errors import ConfigError, Problem, problems_of
+from kvpipe.errors import ConfigError, DoesNotFit, Problem, problems_of
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.request.config import Count
 from kvpipe.request.want import requests_asked
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
+
+if TYPE_CHECKING:
+    from kvpipe.page.axes import AskedStops
 
 LARGEST_BYTES = 500_000
 Stops = Annotated[list[Count], Field(min_length=1, max_length=64)] | None
@@ -42,12 +45,13 @@ class Page(Command):
 
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
+        from kvpipe.commands.unread_wants import unread
         from kvpipe.page.asked import wrong_stops
         from kvpipe.page.sources import check_folder
 
         folder = raw["command"].get("folder")
         found = problems_of(lambda: check_folder(folder)) if isinstance(folder, str) else ()
-        return [*found, *dict.fromkeys(wrong_stops(raw))]
+        return [*found, *unread(raw), *dict.fromkeys(wrong_stops(raw))]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """ConfigError for a folder that is no sweep's, or more plans than a page holds."""
@@ -86,10 +90,35 @@ class Page(Command):
         if self.options.folder is not None:
             subjects, left_out = of_sweep(Path(self.options.folder), asked)
             return page_document("sweep", subjects, users=users, notes=left_out)
+        if prepared.config.want.get("device"):
+            return self._of_fleets(prepared, asked)
         if self.options.engines:
             engines = of_engines(prepared, asked, self.options.engines)
             return page_document("comparison", engines, users=users, notes=[ENGINES_DIFFER])
         return page_document("request", of_request(prepared, asked), users=users)
+
+    def _of_fleets(self, prepared: Prepared, asked: AskedStops) -> dict[str, Any]:
+        """The fleets that `find` ranks. ConfigError for a trace; DoesNotFit where none serves."""
+        from kvpipe.answers.search import Search, read_want
+        from kvpipe.commands.fleet_answers import NOT_SERVED, fleets_of_users
+        from kvpipe.commands.unread_wants import is_traced
+        from kvpipe.page.document import page_document
+        from kvpipe.page.fleets import notes_of, of_fleets, share_of_one
+
+        if is_traced(prepared.config.trace) or self.options.engines:
+            knob = "`kvpipe find` serves a trace, and draws it"
+            got = "a trace" if is_traced(prepared.config.trace) else "engines"
+            raise ConfigError(Problem("want.device", "users that are simply there", got, knob))
+        search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
+        answer, wanted = fleets_of_users(search)
+        if not answer.fleets:
+            raise DoesNotFit(NOT_SERVED)
+        return page_document(
+            "fleet",
+            of_fleets(prepared, answer, wanted, asked),
+            users=share_of_one(answer, wanted),
+            notes=list(notes_of(answer, wanted)),
+        )
 
 
 def _plans(document: dict[str, Any]) -> int:

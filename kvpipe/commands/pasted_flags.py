@@ -14,6 +14,11 @@ from kvpipe.engines.pasted_line import in_flags
 from kvpipe.engines.pasted_weights import kind_needed
 from kvpipe.engines.serve_flags import refused_flag
 
+_UNPLANNED = {
+    "--cpu-offload-gb": "keeps so many GiB of each card's weights in the host's memory",
+    "--swap-space": "lets preempted requests keep their blocks in the host's memory",
+    "--enable-lora": "takes room for adapters (model.max_loras)",
+}
 _BATCH, _WHOLE = "scheduler.max_num_batched_tokens", "--no-enable-chunked-prefill"
 
 
@@ -55,6 +60,15 @@ def of_flags(pasted: PastedRequest, fits: bool) -> Iterator[Trouble]:
     if not any(key.partition(".")[0] == "engine" for key in pasted.prepared.said):
         text += f". vLLM {_version(pasted)} is supposed: say engine=vllm engine.version=... if not"
     yield Trouble(text=text, stops=True, change={} if fits else None)
+
+
+def of_unplanned(pasted: PastedRequest) -> Iterator[Trouble]:
+    """What changes the memory and is not planned: the verdict is without it, and says so."""
+    for flag in pasted.command.flags if pasted.command is not None else ():
+        if (what := _UNPLANNED.get(flag)) is not None:
+            yield Trouble(
+                text=f"{flag} is not planned: it {what}; the figures above are without it"
+            )
 
 
 def of_whole_prompts(pasted: PastedRequest) -> Iterator[Trouble]:

@@ -66,11 +66,14 @@ def defaults_of(notes: tuple[Note, ...]) -> Iterator[str]:
         yield in_flags("; ".join(told))
 
 
-def capacity_of(compared: LogComparison | None, plan: Plan | None) -> Iterator[str]:
+def capacity_of(
+    compared: LogComparison | None, plan: Plan | None, copies: int = 1
+) -> Iterator[str]:
     if plan is not None and plan.capacity is not None:
-        held = plan.capacity
+        held, where = plan.capacity, f" on each of {copies:,} copies" if copies > 1 else ""
         yield (
-            f"{count(plan.num_blocks, 'block')} hold {count(held.requests_steady, 'request')} of "
+            f"{count(plan.num_blocks, 'block')}{where} hold "
+            f"{count(held.requests_steady, 'request')} of "
             f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
         )
     if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):

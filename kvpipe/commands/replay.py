@@ -5,26 +5,29 @@ Files: replay.json (every figure) and blocks_over_time.svg (the plot).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvpipe.answers.cache_range import cache_words, poorest
 from kvpipe.answers.speed import Speed, speed_of
+from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
 from kvpipe.commands.base import Command
 from kvpipe.errors import Problem, problems_of
-from kvpipe.pipeline import Prepared, plan_of
+from kvpipe.pipeline import Prepared, plan_with, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.lines import Line
+from kvpipe.text.meanwhile import meanwhile
 
 if TYPE_CHECKING:  # they import numpy, which no plan does
-    from kvpipe.simulation.result import ReplayResult
     from kvpipe.simulation.traces.base import TraceOptions
 
 
 class Replay(Command):
     summary = "A trace of real requests, step by step, through the block manager on this plan"
-    reads = ("trace",)
+    reads = ("trace", "want")
     example = "kvpipe replay model=llama device=h100_80gb trace=azure_code_sample"
     columns = (
         Column(title="together", align="r", text=figure("max_running")),
@@ -38,9 +41,17 @@ class Replay(Command):
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
         from kvpipe.simulation.play import read_trace
 
-        return problems_of(lambda: read_trace(raw.get("trace") or {}))
+        problems = problems_of(lambda: read_trace(raw.get("trace") or {}))
+        want = raw.get("want")
+        users = want.get("requests") if isinstance(want, Mapping) else None
+        if users in (None, 1):
+            return problems
+        knob = "kvpipe run plans for users that are simply there"
+        wanted = "nothing: a trace says how many requests come, and when"
+        return [*problems, Problem("want.requests", wanted, f"{users}", knob)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
+        from kvpipe.answers.waits import unserved, waits_of
         from kvpipe.simulation.play import read_trace, replay
         from kvpipe.simulation.plot import render_svg
         from kvpipe.simulation.text import render
@@ -48,25 +59,33 @@ class Replay(Command):
         trace = read_trace(prepared.config.trace)
         requests = trace.requests()
         speed = speed_of(prepared, trace.options.efficiency)
-        result = replay(
-            requests,
-            plan_of(prepared),
-            trace.options,
-            max_num_seqs=prepared.resolved.max_num_seqs,
-            prefix_caching=prepared.config.cache.enable_prefix_caching,
-            best=speed.bound,
-        )
+        profile = profile_ranks(prepared)
+        plan = plan_with(prepared, profile.available_kv_bytes, compared=())
+        with meanwhile(sys.stderr if job is None else None) as tell:  # a sweep has a bar of its own
+            result = replay(
+                requests,
+                plan,
+                trace.options,
+                max_num_seqs=prepared.resolved.max_num_seqs,
+                prefix_caching=prepared.config.cache.enable_prefix_caching,
+                best=speed.bound,
+                copies=prepared.resolved.parallel.dp,
+                together=bool(prepared.resolved.model.experts_per_token),
+                tell=tell,
+            )
         timing = _timing(trace.options, speed)
-        unserved = _unserved(result)
+        complaints = tuple(unserved(result, waits_of(prepared.config.want)))
         resolved = prepared.resolved
         heading = f"{resolved.model.name} on {resolved.device.name}"
+        on = f"{heading}, {cache_words(poorest(profile))}{uncounted_words(resolved, profile)}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
+        served = status_beside_weights(resolved, profile)
         return Answer(
-            status="does_not_fit" if unserved else "fits",
-            exit_code=1 if unserved else 0,
-            lines=lambda width: map(Line, render(result, heading, width, timing).split("\n")),
+            status="does_not_fit" if complaints else served,
+            exit_code=1 if complaints else 0,
+            lines=lambda width: map(Line, render(result, on, width, timing).split("\n")),
             document={**document, "step_time": timing},
-            complaints=(unserved,) if unserved else (),
+            complaints=complaints,
             pictures={"blocks_over_time.svg": render_svg(result, heading)},
             fields={
                 "max_running": result.max_running,
@@ -83,18 +102,6 @@ def _timing(options: TraceOptions, speed: Speed) -> str:
     if speed.bound is None:
         return f"20 ms and 20,000 tokens a second (nominal: {speed.why})"
     return speed.why
-
-
-def _unserved(result: ReplayResult) -> str:
-    """Why the load is not served; "" where it is."""
-    if not result.counts.finished:
-        return f"trace: not one of {result.requests:,} requests finished"
-    if result.overload is None:
-        return ""
-    return (
-        f"trace: overloaded, {result.arrivals_s:,.0f} s of arrivals became "
-        f"{result.simulated_s:,.0f} s of work; lower trace.arrival_rate_scale, or serve with more"
-    )
 
 
 PLUGIN = Replay

@@ -65,7 +65,8 @@ class Run(Command):
 
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
-        return problems_of(lambda: requests_asked(raw.get("want") or {}))
+        want = raw.get("want")  # no section of settings is told by the schema's check
+        return problems_of(lambda: requests_asked(want if isinstance(want, Mapping) else {}))
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         requests_asked(prepared.config.want)  # wrong ones are told before anything is planned
@@ -84,7 +85,8 @@ class Run(Command):
                 if answer := answer_of_refusal(prepared, error, job):
                     return answer
             if job is not None:  # a sweep compares its own changes
-                raise
+                asked = requests_asked(prepared.config.want)
+                raise (error.without_knob() if asked > 1 else error) from None
             from kvpipe.answers.remedies import advised
 
             raise advised(prepared, error) from error

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from os.path import isdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -45,7 +46,7 @@ class ServePage(Command):
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
         folder = raw["command"].get("folder")
-        if not isinstance(folder, str) or Path(folder).is_dir():
+        if not isinstance(folder, str) or isdir(folder):
             return ()
         from kvpipe.page.shelf import no_folder
 
@@ -68,8 +69,12 @@ class ServePage(Command):
             status="fits",
             exit_code=0,
             lines=partial(lay_out, [Section(title=f"serve-page: {url} is closed")]),
-            document={"schema": "kvpipe.served", "schema_version": 1, "url": url},
+            document=served_document(url),
         )
+
+
+def served_document(url: str) -> dict[str, Any]:
+    return {"schema": "kvpipe.served", "schema_version": 1, "url": url}
 
 
 def live_of(prepared: Prepared, shelf: Shelf) -> Live:

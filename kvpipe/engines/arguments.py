@@ -18,7 +18,8 @@ OLDEST_FP8 = (8, 9)
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
     """What the checks ask about. dtype: as the user set it ("auto": the release chooses).
-    latent_dtype: of the rows that latent layers store ("" none does). heads, kv_heads: of the whole
+    latent_dtype: of the rows that latent layers store ("" none does). only_packed: kernels read the
+    rows of this model packed alone. heads, kv_heads: of the whole
     model (kv_heads 0: latent rows, or no attention). chunked: prompts may be cut into steps."""
 
     max_num_batched_tokens: int
@@ -26,6 +27,7 @@ class Arguments:
     dtype: str
     compute_capability: tuple[int, int] | None
     latent_dtype: str = ""
+    only_packed: bool = False
     max_model_len: int = 0
     chunked: bool = True
     tp: int = 1
@@ -118,6 +120,17 @@ def _no_latent_fp8(asked: Arguments, version: str) -> Problem | None:
     )
 
 
+def _plain_rows(asked: Arguments, version: str) -> Problem | None:
+    if not asked.only_packed or asked.latent_dtype in ("", "fp8_ds_mla"):
+        return None
+    return Problem(
+        "cache.cache_dtype",
+        f"fp8_ds_mla, in which the kernels that vLLM {version} takes by itself read this model",
+        asked.latent_dtype,
+        "set cache.cache_dtype=auto",
+    )
+
+
 def _latent_fp8_by_flash_mla(asked: Arguments, version: str) -> Problem | None:
     capability = asked.compute_capability
     if capability is None or capability[0] in (9, 10):
@@ -171,6 +184,11 @@ CHECKS: tuple[ArgumentCheck, ...] = (
         "MLA backends refuse (issue 18888)",
         until=(0, 10, 2),
         inferred=((0, 0, 0), (0, 10, 2)),
+    ),
+    ArgumentCheck(
+        problem=_plain_rows,
+        source="DeepSeek-V4's attention raises it, but for a FlashInfer backend that is asked for; "
+        "read in 0.28.0, 0.30.0, 0.32.0 and 0.33.0, and raised by 0.33.0 as its class was built",
     ),
     ArgumentCheck(
         problem=_latent_fp8_by_flash_mla,

@@ -1,8 +1,8 @@
 """A server's command line as people paste it -> settings: a shell, a Dockerfile, Kubernetes args.
 
 `vllm serve MODEL --flag value`, `python -m vllm.entrypoints... --model MODEL --flag=value`, a JSON
-array (`CMD ["vllm", "serve", ...]`), a YAML list (`- --flag=value`, a word a line). Flags that
-stand for no setting of the cache are kept by name.
+array (`CMD ["vllm", "serve", ...]`), a YAML list (`- --flag=value`, a word a line), a Kubernetes or
+Compose file. Flags that stand for no setting of the cache are kept by name.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
+from kvpipe.engines.manifest import manifest_commands
 from kvpipe.engines.pasted_weights import is_read
 from kvpipe.engines.printed_arguments import printed_command
 from kvpipe.engines.serve import FLAGS, PARTITION, SWITCHES
@@ -36,13 +38,19 @@ KEYS = {**{flag.name: flag.key for flag in FLAGS}, **_SHORT}
 TURNED = {
     **SWITCHES,
     "--no-disable-hybrid-kv-cache-manager": ("cache.disable_hybrid_kv_cache_manager", "false"),
+    "-ep": ("parallel.enable_expert_parallel", "true"),
+    "--no-enable-expert-parallel": ("parallel.enable_expert_parallel", "false"),
     "--enforce-eager": ("profiling.enforce_eager", "true"),
     "--no-enforce-eager": ("profiling.enforce_eager", "false"),
 }
 _ENDS = ("&&", "|", ";", "&", ">", ">>", "2>&1")
 _PROMPTS = ("$", "#", ">", "%")
 _MULTIPLES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
-_NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([kKmMgG]?)")
+# As a float is read (`.5`, `5.`, `9e-1`), or with a multiple.
+_NUMBER = re.compile(
+    r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3}|[kKmMgG]?)"
+)
+_LENGTH, _FITTED = "scheduler.max_model_len", ("auto", "-1")  # the words for what fits
 _IMAGE = re.compile(r"vllm-openai:v?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})")
 _IS_FLAG = re.compile(r"--?[A-Za-z]")
 _LIST_ITEM = re.compile(r"[ \t]{0,80}- {1,4}(.{1,2000})")
@@ -71,11 +79,12 @@ def read_pasted(text: str) -> Pasted | None:
     """The last server command in the text, or the last that a server printed of itself, its secrets
     masked; None where there is neither."""
     found = None
-    for words in map(masked_words, _commands(text[:LONGEST])):
+    head = text[:LONGEST]
+    for words in map(masked_words, chain(_commands(head), manifest_commands(head))):
         arguments = _arguments(words)
         if arguments is not None:
             found = _read(words[: len(words) - len(arguments)], arguments, _partition(words))
-    if found is None and (printed := printed_command(text[:LONGEST])):
+    if found is None and (printed := printed_command(head)):
         printed = masked_words(printed)
         found = _read(printed[:2], printed[2:], None)
     return found
@@ -194,15 +203,16 @@ def _set(settings: dict[str, Any], key: str, text: str) -> None:
         if tokens:
             settings["scheduler.num_speculative_tokens"] = int(tokens[1])
         return
-    settings[key] = _value(text)
+    settings[key] = "auto" if key == _LENGTH and text in _FITTED else _value(text)
 
 
 def _value(text: str) -> Any:
-    """A number, with a multiple or without; any other word as it is."""
+    """A number, with a multiple, an exponent or neither; any other word as it is."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return text
-    number = float(match[1]) if "." in match[1] else int(match[1])
-    if match[2]:
-        return int(number * _MULTIPLES[match[2]])
-    return number
+    digits, suffix = match[1], match[2]
+    if suffix[:1] in ("e", "E"):
+        return float(text)
+    number = float(digits) if "." in digits else int(digits)
+    return int(number * _MULTIPLES[suffix]) if suffix else number

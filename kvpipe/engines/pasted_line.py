@@ -24,8 +24,10 @@ _LONG = {**{flag.key: flag.name for flag in FLAGS},
 
 
 def changed_line(pasted: Pasted, changes: Mapping[str, Any], without: Iterable[str] = ()) -> str:
-    """One line for a shell; "" where a change has no flag, or the line names no server. without:
-    flags that are taken out, with the word that follows one and is no flag itself."""
+    """One line for a shell; "" where a change has no flag, or what was pasted names no model.
+    without: flags that are taken out, with the word that follows one and is no flag itself."""
+    if pasted.model is None:
+        return ""
     words = _without(pasted, frozenset(without))
     for key, value in changes.items():
         if key in _NO_FLAG or (key.startswith("weights.") and key not in _LONG):
@@ -44,7 +46,7 @@ def changed_line(pasted: Pasted, changes: Mapping[str, Any], without: Iterable[s
     program = list(pasted.program)
     if not program:  # arguments alone, where the model is one of them
         words = _set(words, "model", None)
-        program = ["vllm", "serve", *([pasted.model] if pasted.model else [])]
+        program = ["vllm", "serve", pasted.model]
     return " ".join(map(_quoted, (*program, *words)))
 
 

@@ -77,8 +77,12 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
     "--no-enable-prefix-caching": ("cache.enable_prefix_caching", "false"),
     "--enable-prefix-caching": ("cache.enable_prefix_caching", "true"),
     "--disable-hybrid-kv-cache-manager": ("cache.disable_hybrid_kv_cache_manager", "true"),
+    "--enable-expert-parallel": ("parallel.enable_expert_parallel", "true"),
 }
-SWITCHES_SINCE: Mapping[str, Version] = {"--disable-hybrid-kv-cache-manager": (0, 9, 1)}
+SWITCHES_SINCE: Mapping[str, Version] = {
+    "--disable-hybrid-kv-cache-manager": (0, 9, 1),
+    "--enable-expert-parallel": (0, 8, 0),
+}
 _BY_NAME = {flag.name: flag for flag in FLAGS}
 
 

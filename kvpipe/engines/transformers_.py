@@ -5,6 +5,7 @@ Source: the wheel, run against these rules (docs/engines.md).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
@@ -143,8 +144,8 @@ class TransformersBatching(PlannedEngine):
             ")\n"
             f"# {count} sectors of {pools.pools[0].unit_bytes} bytes\n"
         )
-        command = f"transformers serve {question.model.name} --continuous-batching"
-        return Start(command=command, mark="inferred", files={"batching.py": text})
+        words = ["transformers", "serve", question.model.name, "--continuous-batching"]
+        return Start(command=shlex.join(words), mark="inferred", files={"batching.py": text})
 
 
 def _first(layers: Stored) -> StoredRow:

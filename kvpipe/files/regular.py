@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from errno import EINVAL
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from kvpipe.files.named import named
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -24,7 +27,23 @@ def open_regular(path: Path) -> BinaryIO:
     if kind := kind_of(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(EINVAL, kind, str(path))
-    return os.fdopen(descriptor, "rb")
+    return BufferedReader(_Named(descriptor, path))
+
+
+class _Named(FileIO):
+    """A file whose errors while it is read name it: the system's do not."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        super().__init__(descriptor, "rb")
+        self._path = path
+
+    def readinto(self, buffer: Any) -> int:
+        with named(self._path):
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with named(self._path):
+            return super().readall()
 
 
 def kind_of(mode: int) -> str:

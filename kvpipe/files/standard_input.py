@@ -31,25 +31,29 @@ def kept_standard_input(path: str) -> Iterator[str]:
     kind = kind_of(os.fstat(sys.stdin.fileno()).st_mode)
     if kind == "a device":
         raise _refused(kind)
-    with _kept(sys.stdin.buffer) as name:
+    with _kept(sys.stdin.buffer, "standard input") as name:
         yield name
 
 
 @contextmanager
 def kept_text(text: str) -> Iterator[str]:
     """A temporary file with this text."""
-    with _kept(BytesIO(text.encode(errors="replace"))) as name:
+    with _kept(BytesIO(text.encode(errors="replace")), "what was pasted") as name:
         yield name
 
 
 @contextmanager
-def _kept(content: IO[bytes]) -> Iterator[str]:
+def _kept(content: IO[bytes], called: str) -> Iterator[str]:
+    """called: what a ConfigError about the file says instead of its path."""
     with NamedTemporaryFile(prefix="kvpipe-", suffix=".log", delete=False) as kept:
         try:
             with named(kept.name):
                 _copy(content, kept)
                 kept.close()
             yield kept.name
+        except ConfigError as error:
+            error.say_instead(kept.name, called)
+            raise
         finally:
             Path(kept.name).unlink(missing_ok=True)
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
+from os import PathLike, fsdecode
 from pathlib import Path
 from typing import Any, Protocol
 
 from kvpipe.commands.base import Command
+from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.atomic import write_atomic
 from kvpipe.front.prepared import prepared_request
-from kvpipe.front.words import words_to_overrides
+from kvpipe.front.words import flags_to_words, words_to_overrides
 from kvpipe.models.base import ModelGeometry, ModelReader
-from kvpipe.pipeline import Result, execute
+from kvpipe.pipeline import Prepared, Result, execute
+from kvpipe.plugins import COMMANDS
 from kvpipe.report.base import Answer
+
+_ANSWERED = ("run", "find", "replay", "compare")
 
 
 class _Answered(Protocol):
@@ -83,51 +88,100 @@ class CommandResult(Telling):
         return self.answer.exit_code == 0
 
 
-def run(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> RunResult:
+def run(
+    overrides: Iterable[str | PathLike[str]] = (), *, config_dir: str | PathLike[str] | None = None
+) -> RunResult:
     """All five stages on the composed request; nothing is printed and nothing is written.
 
     overrides: as on the command line (`"cache=sliding"`, `"cache.block_size=32"`). ConfigError
     (every problem) or DoesNotFit otherwise. The result owns its memory until it is dropped.
     """
-    words = words_to_overrides(_listed(overrides))
-    made = execute(prepared_request(words, config_dir=config_dir).prepared)
+    made = execute(_prepared("run", overrides, config_dir))
     return RunResult(**{field.name: getattr(made, field.name) for field in fields(Result)})
 
 
-def find(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> CommandResult:
+def find(
+    overrides: Iterable[str | PathLike[str]] = (), *, config_dir: str | PathLike[str] | None = None
+) -> CommandResult:
     """What `kvpipe find` answers: the least that serves `want.requests` of `want.length` tokens."""
     return _command("find", overrides, config_dir)
 
 
-def replay(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> CommandResult:
+def replay(
+    overrides: Iterable[str | PathLike[str]] = (), *, config_dir: str | PathLike[str] | None = None
+) -> CommandResult:
     """What `kvpipe replay` answers: a trace (`trace=azure_code_sample`) on the planned cache."""
     return _command("replay", overrides, config_dir)
 
 
-def compare(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> CommandResult:
+def compare(
+    overrides: Iterable[str | PathLike[str]] = (), *, config_dir: str | PathLike[str] | None = None
+) -> CommandResult:
     """What `kvpipe compare` answers: one request by each engine (`engines=[vllm,sglang]`)."""
     return _command("compare", overrides, config_dir)
 
 
-def read_model(said: str) -> ModelGeometry:
+def read_model(said: str | PathLike[str]) -> ModelGeometry:
     """A model's geometry: a preset's name, a folder, a config.json, or `org/name`.
 
     ConfigError where the file is not understood; nothing is guessed.
     """
-    overrides = words_to_overrides([said])
+    overrides = words_to_overrides(_listed([said]))
+    if not any(word.partition("=")[0] == "model" for word in overrides):
+        wanted = "a preset's name, a folder, a config.json or org/name"
+        raise ConfigError(Problem("model", wanted, repr(said)))
     config = prepared_request([*overrides, "device=h200", "backend=meta"]).prepared.config
     geometry = config.plugins["model"].make(ModelReader).read()
     return geometry
 
 
-def _command(name: str, overrides: Sequence[str], config_dir: str | None) -> CommandResult:
-    words = words_to_overrides([name, *_listed(overrides)])
-    prepared = prepared_request(words, config_dir=config_dir).prepared
+def _command(
+    name: str, overrides: Iterable[str | PathLike[str]], config_dir: str | PathLike[str] | None
+) -> CommandResult:
+    prepared = _prepared(name, overrides, config_dir)
     command = prepared.config.plugins["command"].make(Command)
     return CommandResult(answer=command.run(prepared, None), document_file=command.files[0])
 
 
-def _listed(overrides: Sequence[str]) -> Sequence[str]:
-    if isinstance(overrides, str):
-        raise TypeError("overrides is a list of settings, such as ['model=llama'], not one string")
-    return overrides
+def _prepared(
+    name: str, overrides: Iterable[str | PathLike[str]], config_dir: str | PathLike[str] | None
+) -> Prepared:
+    """ConfigError where they name another command than the one that answers."""
+    words = flags_to_words(_listed(overrides))
+    named = words[0].replace("-", "_") if words else ""
+    words = words if named in COMMANDS else [name, *words]
+    folder = _folder(config_dir)
+    prepared = prepared_request(words_to_overrides(words, folder), config_dir=folder).prepared
+    chosen = prepared.config.plugins["command"].name
+    if chosen != name:
+        knob = (
+            f"kvpipe.{chosen} answers it" if chosen in _ANSWERED else "the command line answers it"
+        )
+        raise ConfigError(Problem("command", f"{name}, which kvpipe.{name} answers", chosen, knob))
+    return prepared
+
+
+def _listed(overrides: Any) -> list[str]:
+    """As the words of a command line; a path is one that starts with a folder."""
+    wanted = "a list of settings, such as ['model=llama'], not one string"
+    if isinstance(overrides, str | PathLike) or not isinstance(overrides, Iterable):
+        raise ConfigError(Problem("overrides", wanted, repr(overrides)))
+    words = list(overrides)
+    wanted = "a setting, such as 'model=llama', or a path"
+    wrong = [word for word in words if not isinstance(word, str | PathLike)]
+    if wrong:
+        raise ConfigError([Problem("overrides", wanted, repr(word)) for word in wrong])
+    return [word if isinstance(word, str) else _as_path(word) for word in words]
+
+
+def _as_path(path: PathLike[str]) -> str:
+    word = fsdecode(path)
+    return word if word.startswith(("/", ".")) else f"./{word}"
+
+
+def _folder(config_dir: Any) -> str | None:
+    if config_dir is None or isinstance(config_dir, str):
+        return config_dir
+    if isinstance(config_dir, PathLike):
+        return fsdecode(config_dir)
+    raise ConfigError(Problem("config_dir", "a folder", repr(config_dir)))

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from kvpipe.plugins import COMMANDS
 
 _LINE = "COMP_LINE"  # what the shell has of the line so far; Hydra's scripts pass it on
+
+
+def answered_words(overrides: Sequence[str]) -> str:
+    """What stands before Hydra's own answer: fish takes a line each, bash and zsh blanks between.
+    Nothing where a script is installed, which is no question."""
+    query = next((word for word in overrides if word.startswith("query=")), None)
+    if query is None:
+        return ""
+    apart = "\n" if query == "query=fish" else " "
+    return "".join(f"{word}{apart}" for word in command_words())
 
 
 def command_words() -> list[str]:

@@ -1,4 +1,4 @@
-"""`--help`: one screen for kvpipe, one for each command; `--help all` is Hydra's list."""
+"""`--help`: one screen for kvpipe, one for each command; `--help all` is all of conf/."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ def help_lines(words: Sequence[str], width: int, search: bool = False) -> Iterat
     """The screen of the command or of the group that a word names, of kvpipe where none does;
     search: what mentions another word, ConfigError where nothing mentions it."""
     command = next((word for word in words if word in COMMANDS), None)
-    group = next((word for word in words if (CONF_DIR / word).is_dir() and word != "hydra"), None)
-    if command is not None:
+    group = next((word for word in words if word in _groups()), None)
+    if list(words) == ["all"]:
+        from kvpipe.front.help_all import all_sections
+
+        sections = list(all_sections())
+    elif command is not None:
         sections = _of_command(command)
     elif group is not None:
         sections = list(_of_group(group, choices(group)))
@@ -45,10 +49,13 @@ def help_lines(words: Sequence[str], width: int, search: bool = False) -> Iterat
     yield from lay_out(sections, width)
 
 
+def _groups() -> list[str]:
+    return sorted(p.name for p in CONF_DIR.iterdir() if p.is_dir() and p.name != "hydra")
+
+
 def _about(word: str) -> list[Section]:
     """Every setting and choice whose name or comment has the word."""
-    groups = sorted(p.name for p in CONF_DIR.iterdir() if p.is_dir() and p.name != "hydra")
-    found = [(group, choice) for group in groups for choice in choices(group)]
+    found = [(group, choice) for group in _groups() for choice in choices(group)]
     about = word.casefold()
     settings = {
         f"{group}.{setting.key}": setting.comment
@@ -64,7 +71,7 @@ def _about(word: str) -> list[Section]:
     rows = [*settings.items(), *named.items()]
     if not rows:
         expected = "a command, a group of settings, or a word that one of them mentions"
-        hint = did_you_mean(word, [*COMMANDS.names(), *groups])
+        hint = did_you_mean(word, [*COMMANDS.names(), *_groups()])
         raise ConfigError(Problem("--help", expected, f"'{word}'", hint))
     return [Section(title=f"{word}: what mentions it", align="ll", rows=rows)]
 
@@ -144,7 +151,7 @@ def _of_group(group: str, found: list[Choice]) -> Iterator[Section]:
         setting.key: setting
         for choice in sorted(found, key=lambda choice: len(choice.settings))
         for setting in choice.settings
-        if setting.key != "name"
+        if setting.key not in ("name", "defaults")
     }
     if settings:
         yield Section(

@@ -7,7 +7,6 @@ sweep's row) comes last. The composed config lies in .hydra/config.yaml.
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -103,6 +102,8 @@ def failure(error: Exception) -> Outcome:
         return Outcome(status=error.status, exit_code=error.exit_code, lines=tuple(error.lines()))
     if isinstance(error, OSError):  # a full disk, a folder of others
         return Outcome(status="failed", exit_code=3, lines=(in_words(error),))
+    import traceback
+
     where = traceback.extract_tb(error.__traceback__)[-1]
     line = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
     return Outcome(status="failed", exit_code=3, lines=(" ".join(line.split()),))

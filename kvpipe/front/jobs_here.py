@@ -12,7 +12,7 @@ from pathlib import Path
 from kvpipe.files.folders import save_config
 from kvpipe.front import job as one_job
 from kvpipe.front.prepared import prepared_values
-from kvpipe.request.plain_yaml import dump_sections, dump_yaml
+from kvpipe.request.plain_yaml import dump_sections, dump_words
 from kvpipe.request.quick import quick_compose
 
 
@@ -31,11 +31,11 @@ def run_jobs_here(
 
 
 def run_one_here(folder: Path, words: Sequence[str], number: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".hydra").mkdir(parents=True, exist_ok=True)
     try:
         values = quick_compose(words)
         assert values is not None
-        save_config(dump_sections(values), dump_yaml(list(words)), folder)
+        save_config(dump_sections(values), dump_words(words), folder)
         prepared = prepared_values(values, words)
         one_job.run_job(prepared, lambda: folder, None, job=str(number))
     except Exception as error:  # a job never takes the others with it

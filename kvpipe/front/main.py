@@ -16,6 +16,8 @@ from typing import NoReturn
 
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.files.named import in_words, named
+from kvpipe.front.pydantic_alone import without_plugins
+from kvpipe.front.warned import warnings_as_lines
 from kvpipe.text.clean import clean
 
 
@@ -24,6 +26,7 @@ def main() -> None:
     # Composing makes many small objects and few cycles: looking for cycles less often saves a tenth
     # of the start.
     gc.set_threshold(50_000)
+    without_plugins()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -52,7 +55,8 @@ def _stdout_to_nowhere() -> None:
 def run(arguments: Sequence[str]) -> int:
     """The exit code of one command line."""
     try:
-        return _dispatch(list(arguments))
+        with warnings_as_lines(complain):
+            return _dispatch(list(arguments))
     except KvpipeError as error:
         complain(error.lines())
         from kvpipe.front.words import asks_for_json
@@ -86,9 +90,12 @@ def _dispatch(arguments: list[str]) -> int:
     if "--version" in arguments:
         from kvpipe import __version__
 
-        print(f"kvpipe {__version__}")
+        with named("stdout"):
+            print(f"kvpipe {__version__}")
         return 0
-    if {"--help", "-h"} & set(arguments) and "all" not in arguments:
+    of_help = {"--help", "-h"} & set(arguments)
+    # All that a command line composes, the user's own YAML with it, is Hydra's to list.
+    if of_help and ("all" not in arguments or len(arguments) == 2):
         return _help(arguments)
     from kvpipe.front.words import flags_to_words, words_to_overrides
 
@@ -103,15 +110,16 @@ def _dispatch(arguments: list[str]) -> int:
     args = parser.parse_intermixed_args(words)
     if args.experimental_rerun:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
-    args.overrides = words_to_overrides(args.overrides)
+    args.overrides = words_to_overrides(args.overrides, args.config_dir)
     if args.multirun:
         from kvpipe.front.sweep import run_sweep
 
         return run_sweep(args)
     if args.shell_completion:
-        from kvpipe.front.completion import command_words
+        from kvpipe.front.completion import answered_words
 
-        print(" ".join(command_words()), end=" ")
+        with named("stdout"):
+            print(answered_words(args.overrides), end="")
     if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
         from kvpipe.front.hydra_front import run_hydra
 
@@ -127,7 +135,9 @@ def _help(arguments: Sequence[str]) -> int:
 
     words = [word for word in arguments if not word.startswith("-") and "=" not in word]
     about = arguments[0] in ("--help", "-h")  # of one word: else a request to be told about
-    write_lines(help_lines(words, terminal_width(), search=about), sys.stdout)
+    lines = list(help_lines(words, terminal_width(), search=about))
+    with named("stdout"):
+        write_lines(lines, sys.stdout)
     return 0
 
 

@@ -54,11 +54,11 @@ def prepared_request(
 
     with configuration(config_dir, config_path):
         composed = compose_request(overrides, config_name)
-        prepared = _checked(composed.raw, overrides, composed.problems, composed.fallback)
+        prepared = checked(composed.raw, overrides, composed.problems, composed.fallback)
         return _of_hydra(prepared, composed.config)
 
 
-def _checked(
+def checked(
     raw: Mapping[str, Any],
     overrides: Sequence[str],
     problems: Sequence[Problem],
@@ -93,7 +93,7 @@ def _of_command(raw: Mapping[str, Any]) -> Sequence[Problem]:
 
 
 def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest:
-    prepared = _checked(raw, overrides, (), lambda: quick_choices(overrides))
+    prepared = checked(raw, overrides, (), lambda: quick_choices(overrides))
     return PreparedRequest(
         prepared=prepared, config=lambda: dump_yaml(raw), wanted_folder=quick_folder
     )

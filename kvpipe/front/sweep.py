@@ -50,7 +50,8 @@ MAX_JOBS = 100_000
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
     """What a sweep asks for. jobs: the overrides of each. of_hydra: those for Hydra, the sweep's
-    folder left out. command: what every job runs. here: Hydra is not needed to compose them."""
+    folder left out. command: what every job runs. here: jobs run in this process, without Hydra:
+    all are plain, and no other launcher was chosen."""
 
     wanted: Path
     jobs: list[list[str]]
@@ -88,14 +89,15 @@ def check_jobs(overrides: Sequence[str], config_name: str, shipped: bool) -> Swe
     of_hydra = [item.input_line or "" for item in parsed if item.is_hydra_override()]
     with hydras_errors():  # jobs that compose one by one, but not in this combination
         loader = GlobalHydra.instance().config_loader()
-        for job in jobs[:1] if here else jobs:
+        plain = jobs[:1] if of_hydra else []  # are known to compose: what is Hydra's is tried
+        for job in plain if here else jobs:
             loader.load_configuration(config_name, [*of_hydra, *job], RunMode.RUN)
     return Sweep(
         wanted=run_folder(config, "hydra.sweep.dir"),
         jobs=jobs,
         of_hydra=[line for line in of_hydra if not line.startswith("hydra.sweep.dir=")],
         command=_command(config),
-        here=here,
+        here=here and str(config.hydra.launcher._target_).endswith(".BasicLauncher"),
     )
 
 
@@ -118,6 +120,10 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
         print(f"kvpipe: {folder}: {left}", file=sys.stderr)
     try:
         with stopped_by_signals(), hydras_errors(), named(folder):
+            progress = Progress(len(numbers))
+            if sweep.here:
+                run_jobs_here(folder, sweep.jobs, numbers, progress.step)
+                return 0
             hydra = GlobalHydra.instance().hydra
             assert hydra is not None
             config = hydra.compose_config(
@@ -126,10 +132,6 @@ def _launch(sweep: Sweep, folder: Path, config_name: str) -> int:
                 run_mode=RunMode.MULTIRUN,
                 with_log_configuration=True,
             )
-            progress = Progress(len(numbers))
-            if sweep.here and str(config.hydra.launcher._target_).endswith(".BasicLauncher"):
-                run_jobs_here(folder, sweep.jobs, numbers, progress.step)
-                return 0
             callbacks = callbacks_of(progress)
             launcher = Plugins.instance().instantiate_launcher(
                 hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=callbacks),
@@ -168,7 +170,7 @@ def _split(overrides: Sequence[str]) -> tuple[list[Override], list[list[str]]]:
         if not 1 <= num_jobs <= MAX_JOBS:
             raise ConfigError(Problem("-m", f"1 to {MAX_JOBS:,} jobs", f"{num_jobs:,}"))
         return parsed, sweep_jobs([item for item in parsed if not item.is_hydra_override()])
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, RecursionError) as error:
         line = " ".join(str(error).split()).partition(" See https")[0]
         raise ConfigError(Problem("-m", "overrides that make a sweep", line)) from error
 

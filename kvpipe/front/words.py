@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.front.pasted_words import is_pasted_line, pasted_to_one_word, without_secrets
 from kvpipe.plugins import COMMANDS
+from kvpipe.request.bounded_words import check_words
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, near_names, option_named
 
 FLAGS = {
@@ -38,6 +39,7 @@ _HYDRAS = ("--config-name", "--config-path", "--config-dir", "--version", "--inf
 _COUNTED = re.compile(r"([0-9]+) ?[x*] ?(.+)", re.IGNORECASE)
 _MOST_CARDS = 9_999
 _STAGES = re.compile(r"[1-9][0-9]{0,3}")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # in Hydra's grammar, without quotes
 _FILES = (".json", ".gguf")
 
 
@@ -82,8 +84,10 @@ def _check_once(said: Mapping[str, str], words: Sequence[str]) -> None:
             raise ConfigError(Problem(flag, f"to be said once (it sets {FLAGS[flag]})", got))
 
 
-def words_to_overrides(words: Sequence[str]) -> list[str]:
-    """Every word as Hydra overrides; ConfigError for one that means nothing."""
+def words_to_overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
+    """Every word as Hydra overrides; ConfigError for one that means nothing. config_dir: of option
+    files of the user's own, whose models are words, too."""
+    check_words(words)
     overrides: list[str] = []
     model_word, command, own = "", "", ""
     for position, word in enumerate(_joined(words)):
@@ -94,14 +98,14 @@ def words_to_overrides(words: Sequence[str]) -> list[str]:
             own = getattr(COMMANDS.get(command), "word", "")
         elif position == 1 and own:
             overrides.append(f"{own}={_quoted(without_secrets(word, command))}")
-        elif model := _model(word):
+        elif model := _model(word) or _own_model(word, config_dir):
             if model_word:
                 raise ConfigError(_two_models(model_word, word))
             model_word = word
             overrides += model
         else:
             raise ConfigError(_meaningless(word))
-    _check_one_model(model_word, words)
+    _check_one_model(model_word, words, config_dir)
     return list(_spelled_out(overrides))
 
 
@@ -127,9 +131,9 @@ def _joined(words: Sequence[str]) -> list[str]:
     return [words[0], *([" ".join(said)] if said else []), *filter(is_setting, words[1:])]
 
 
-def _check_one_model(word: str, words: Sequence[str]) -> None:
+def _check_one_model(word: str, words: Sequence[str], config_dir: str | None) -> None:
     """ConfigError where model=... says another than the word that names one ("": none does)."""
-    chosen = _model(word)[0] if word else ""
+    chosen = (_model(word) or _own_model(word, config_dir))[0] if word else ""
     for other in words if word else ():
         key, _, value = other.partition("=")
         if key == "model" and f"model={_by_file_name('model', value)}" != chosen:
@@ -155,8 +159,16 @@ def _model(word: str) -> list[str]:
     return []
 
 
+def _own_model(word: str, config_dir: str | None) -> list[str]:
+    """By the name of its option file."""
+    if not config_dir or os.path.basename(word) != word:
+        return []
+    is_there = os.path.isfile(os.path.join(config_dir, "model", f"{word}.yaml"))
+    return [f"model={word if _PLAIN.fullmatch(word) else _quoted(word)}"] if is_there else []
+
+
 def _shipped(word: str) -> str | None:
-    return hub_name_is_shipped(word) if "/" in word else option_named("model", word)
+    return hub_name_is_shipped(word) if "/" in word else option_named("model", word, may_begin=True)
 
 
 def _meaningless(word: str) -> Problem:

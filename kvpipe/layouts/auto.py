@@ -5,10 +5,11 @@ from __future__ import annotations
 from kvpipe.layouts.base import Layout, LayoutChoice
 from kvpipe.layouts.flash_attn import FlashAttn
 from kvpipe.layouts.kv_packed import KVPacked
-from kvpipe.layouts.mla import MLA
+from kvpipe.layouts.mla import MLA, MLAWindow
 
-# K and V, latent rows, packed contents. States need no layout: they lie in their page as they are.
-CANDIDATES: tuple[type[Layout], ...] = (FlashAttn, MLA, KVPacked)
+# K and V, latent rows (of windows first), packed contents. States need no layout: they lie in their
+# page as they are.
+CANDIDATES: tuple[type[Layout], ...] = (FlashAttn, MLAWindow, MLA, KVPacked)
 
 
 class AutoLayout(LayoutChoice):

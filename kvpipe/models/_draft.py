@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._values import Values
-from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry
+from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry, RankParameters
 from kvpipe.models.config_file import ConfigFile
+from kvpipe.models.families import families
+from kvpipe.models.weight import Ranks
 from kvpipe.specs.base import DTYPE_BYTES, cdiv
 
 _MTP_KEYS = (
@@ -21,8 +23,6 @@ _MTP_KEYS = (
 # Types whose published files have no such key, and checkpoints that have such layers (vLLM:
 # model_executor/models/qwen3_next_mtp.py, qwen3_5_mtp.py).
 _MTP_WITHOUT_KEY = {"qwen3_next": 1, "qwen3_5_text": 1, "qwen3_5_moe_text": 1}
-
-RankParameters = Callable[[int, range, bool, bool], int]
 
 
 def with_draft(
@@ -64,7 +64,8 @@ def _with_mtp(model: ModelGeometry, file: ConfigFile) -> ModelGeometry:
             )
         )
     newest = max((c.layer for c in model.caches if c.spec != "mamba"), default=model.num_layers - 1)
-    last = [cache for cache in model.caches if cache.layer == newest]
+    kept = families()[file.model_type].predicts if file.model_type in families() else bool
+    last = [cache for cache in model.caches if cache.layer == newest and kept(cache)]
     to_the_end = model.num_layers - 1 - newest
     drafts = tuple(moved(cache, by + to_the_end) for by in range(1, count + 1) for cache in last)
     weights = _mtp_parameters(model, newest) * count
@@ -88,7 +89,7 @@ def _mtp_parameters(model: ModelGeometry, layer: int) -> int:
     0 where the weights are not known one by one, or headers counted them already."""
     if model.rank_parameters is None or "headers" in model.source:
         return 0
-    own = model.rank_parameters(1, range(layer, layer + 1), False, False)
+    own = model.rank_parameters(Ranks(), range(layer, layer + 1), False, False)
     return own + 2 * model.hidden_size**2 + 3 * model.hidden_size
 
 
@@ -96,8 +97,8 @@ def _with_last_stage(own: RankParameters | None, weights: int) -> RankParameters
     """The prediction layers lie on the last stage, split as evenly as its others."""
     if own is None:
         return None
-    return lambda tp, stage, first, last: (
-        own(tp, stage, first, last) + (cdiv(weights, tp) if last else 0)
+    return lambda ranks, stage, first, last: (
+        own(ranks, stage, first, last) + (cdiv(weights, ranks.tp) if last else 0)
     )
 
 

@@ -7,6 +7,7 @@ fp8              1 byte a number, float32 scales: one a block, or one a matrix
 awq              b bits a number, float16 scale and b-bit zero a group of columns
 gptq             as awq, and an int32 group index a column
 mxfp4            4 bits a number, one byte of exponent a group of 32
+fp8, experts fp4 experts as mxfp4, and the scales of the rest are exponents of one byte
 nvfp4            4 bits a number, one fp8 scale a group of 16, two float32 a matrix
 compressed-tensors  by num_bits, type and strategy of its first group; scales in the file's dtype
 """
@@ -33,12 +34,18 @@ def quantized_bytes(
     if scheme is None:
         return None
     skipped = _skipped(quantization)
+    experts = _mxfp4 if has_fp4_experts(quantization) else scheme
     return sum(
-        weight.count * scheme(*weight.shape)
+        weight.count * (experts if weight.count > 1 else scheme)(*weight.shape)
         if weight.linear and not is_skipped(weight, skipped)
         else weight.num_parameters * dtype_bytes
         for weight in weights
     )
+
+
+def has_fp4_experts(quantization: Values) -> bool:
+    """DeepSeek-V4's way, told beside a method of 8 bits."""
+    return quantization.word("expert_dtype") == "fp4"
 
 
 def _skipped(quantization: Values) -> list[str]:
@@ -87,8 +94,9 @@ def _fp8(quantization: Values) -> MatrixBytes:
     if block:
         if len(block) != 2 or 0 in block:
             raise quantization.wrong("weight_block_size", "[rows, columns] of a block", block)
+        wide = 1 if has_fp4_experts(quantization) else 4  # bytes of a scale
         return lambda rows, columns: (
-            rows * columns + 4 * cdiv(rows, block[0]) * cdiv(columns, block[1])
+            rows * columns + wide * cdiv(rows, block[0]) * cdiv(columns, block[1])
         )
     scales = 2 if quantization.word("activation_scheme") == "static" else 1
     return lambda rows, columns: rows * columns + 4 * scales

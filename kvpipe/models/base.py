@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from kvpipe.models.weight import Weight
+from kvpipe.models.weight import Ranks, Weight
 from kvpipe.specs.base import DTYPE_BYTES
+
+# Who share a stage's weights, its layers, whether it is the first, the last -> numbers a rank has.
+RankParameters = Callable[[Ranks, range, bool, bool], int]
 
 MAX_LAYERS = 10_000  # of one model: each layer is an entry of the plan, and a mistyped count is not
 
@@ -44,13 +47,15 @@ class CacheGeometry:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelGeometry:
-    """file_dtype: how the checkpoint is stored. context_length: tokens the model was made for.
-    parameter_count: of the whole model, with its source; None where unknown.
+    """file_dtype: how the checkpoint is stored. context_length: tokens the model was made for;
+    context_since: what vLLM takes for it from a release on, that release -> tokens.
+    parameter_count: of the whole model, with its source; None where unknown. tower_parameters: of
+    these, those of towers beside the part that generates, as far as they are counted.
     encoder_tokens: encoder output tokens one request attends to (0: no cross attention).
     weight_bytes: exact bytes of the weights in the served dtype where a reader knows them.
     experts_per_token, expert_size: of a mixture of experts (0: none): experts that run for a token
     and the intermediate size of one. rank_parameters: what one rank holds, exactly, where a reader
-    knows every weight: (tp, layers of the stage, first stage?, last stage?) -> parameters.
+    knows every weight: (ranks, layers of the stage, first stage?, last stage?) -> parameters.
     quantized_with: how its weights are quantised ("" where they are not). is_converted: they are
     not as published; load_as: what tells an engine to convert them as it loads ("": nothing does).
     weights: every tensor, where a reader knows them: asked only by who needs them one by one.
@@ -67,6 +72,7 @@ class ModelGeometry:
     vocab_size: int = 0
     num_attention_heads: int = 0
     parameter_count: int | None = None
+    tower_parameters: int = 0
     weight_bytes: int | None = None
     quantized_with: str = ""
     load_as: str = ""
@@ -75,6 +81,7 @@ class ModelGeometry:
     kv_dtype: str | None = None  # of the KV cache, where the checkpoint declares one
     has_kv_scheme: bool = False  # ... in the words of compressed-tensors
     adapter_bytes: int = 0  # of a LoRA that lies beside the model, as stored
+    context_since: Mapping[str, int] = field(default_factory=dict)
     max_loras: int = 0  # such adapters on the device at once
     is_formula: bool = False
     num_draft_layers: int = 0  # the last layers, of a model that drafts tokens for this one
@@ -85,9 +92,7 @@ class ModelGeometry:
     state_chunk_size: int | None = None  # tokens a state kernel takes at once, where the file says
     source: str = ""
     notes: tuple[str, ...] = ()
-    rank_parameters: Callable[[int, range, bool, bool], int] | None = field(
-        default=None, compare=False, repr=False
-    )
+    rank_parameters: RankParameters | None = field(default=None, compare=False, repr=False)
     weights: Callable[[], Sequence[Weight]] | None = field(default=None, compare=False, repr=False)
 
     def bytes_of_weights(self, served_dtype: str) -> int:

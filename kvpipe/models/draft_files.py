@@ -15,6 +15,7 @@ from kvpipe.models._values import Values
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import ConfigFile
 from kvpipe.models.reading import read_geometry
+from kvpipe.models.weight import Ranks
 
 NOT_COUNTED = "; its file does not say its weights, which are not counted"
 _WITHOUT_CACHE = ("medusa", "mlp_speculator")
@@ -93,7 +94,7 @@ def _as_eagle(model: ModelGeometry, file: ConfigFile, kind: str) -> ModelGeometr
         return model
     hidden, layers = model.hidden_size, range(model.num_layers)
     words = Values(file.raw).number("draft_vocab_size") if kind == "eagle3" else 0
-    blocks = model.rank_parameters(1, layers, False, False)
+    blocks = model.rank_parameters(Ranks(), layers, False, False)
     # EAGLE-3's attention reads the embedding beside the hidden state: q, k, v are twice as wide.
     wider = _attention_rows(model) * hidden if kind == "eagle3" else 0
     counted = blocks + wider + _STATES[kind] * hidden**2 + words * hidden

@@ -7,8 +7,12 @@ auto (model_executor/layers/attention/attention.py, utils/torch_utils.py), 0.17 
 
 from __future__ import annotations
 
-from kvpipe.models._values import Values, unreadable
+from collections.abc import Iterable
 
+from kvpipe.models._values import Values, unreadable
+from kvpipe.models.base import CacheGeometry
+
+SCALE_BYTES = 4
 FP8, NVFP4 = "fp8_e4m3", "nvfp4"
 _ALGORITHMS = {"fp8": FP8, "fp8_e4m3": FP8, "nvfp4": NVFP4}
 _KNOB = "the checkpoint's own serving notes say what stores such a cache"
@@ -31,6 +35,18 @@ def declared_kv_dtype(quantization: Values | None) -> str | None:
         name = scheme.where.rstrip(".")
         raise unreadable(name, "8 bits of type float", f"{bits} of type '{kind}'", _KNOB)
     return FP8
+
+
+def kv_scale_bytes(quantization: Values, caches: Iterable[CacheGeometry]) -> int:
+    """Of the scales of an FP8 cache, as engines hold them (vLLM, quantization/kv_cache.py): a
+    float32 for K and one for V of each layer, or of each head; none where they are computed as it
+    runs."""
+    scheme = quantization.section("kv_cache_scheme")
+    if scheme.flag("dynamic") or declared_kv_dtype(quantization) != FP8:
+        return 0
+    by_head = scheme.word("strategy") == "attn_head"
+    own = [c for c in caches if c.shares_with is None and "num_kv_heads" in c.fields]
+    return sum(2 * SCALE_BYTES * (c.fields["num_kv_heads"] if by_head else 1) for c in own)
 
 
 def has_kv_scheme(quantization: Values | None) -> bool:

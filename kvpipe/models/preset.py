@@ -7,8 +7,11 @@ for a layer that reads the cache of the same name in that layer and stores nothi
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import cycle, islice
 from typing import Annotated, Any, Literal
 
@@ -120,22 +123,9 @@ class Preset:
             num_layers=options.layers.count,
             caches=_caches(options.layers),
             source="preset",
-            weights=None if options.config is None else self._weights,
+            weights=_weights_of(options),
             **fields,
         )
-
-    def _weights(self) -> Sequence[Weight]:
-        """Every tensor, as the family of `config` has it; ConfigError where these are not the
-        layers and parameters of this section: somebody changed one and not the other."""
-        from kvpipe.models.reading import read_weights_of
-
-        options = self.options
-        found = read_weights_of(options.config or {}, options.name)
-        count = sum(weight.num_parameters for weight in found)
-        if count != options.parameter_count:
-            expected = f"{options.parameter_count:,} parameters, as model.parameter_count"
-            raise ConfigError(Problem("model.config", expected, f"{count:,}", "change both"))
-        return found
 
     def _unknown_sizes(self) -> Iterator[str]:
         """What a run reserves beyond weights follows from sizes that a cache does not need."""
@@ -146,6 +136,38 @@ class Preset:
         ]
         if unknown:
             yield f"{' and '.join(unknown)} not given: activations are counted without"
+
+
+@dataclass(frozen=True)
+class PresetWeights:
+    """config: JSON. Equal where what they read is: a search reads the same ones again and again."""
+
+    config: str
+    name: str
+    parameter_count: int | None
+
+    def __call__(self) -> Sequence[Weight]:
+        """Every tensor, as the family of `config` has it; ConfigError where these are not the
+        layers and parameters of this section: somebody changed one and not the other."""
+        return _read(self)
+
+
+def _weights_of(options: Preset.Options) -> PresetWeights | None:
+    if options.config is None:
+        return None
+    return PresetWeights(json.dumps(options.config), options.name, options.parameter_count)
+
+
+@lru_cache(maxsize=8)
+def _read(asked: PresetWeights) -> Sequence[Weight]:
+    from kvpipe.models.reading import read_weights_of
+
+    found = tuple(read_weights_of(json.loads(asked.config), asked.name))
+    count = sum(weight.num_parameters for weight in found)
+    if count != asked.parameter_count:
+        expected = f"{asked.parameter_count:,} parameters, as model.parameter_count"
+        raise ConfigError(Problem("model.config", expected, f"{count:,}", "change both"))
+    return found
 
 
 def _pattern_problems(layers: Layers) -> Iterator[Problem]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
-from kvpipe.models.base import CacheGeometry, ModelGeometry
+from kvpipe.models._values import Values
+from kvpipe.models.base import CacheGeometry, ModelGeometry, RankParameters
 from kvpipe.models.config_file import ConfigFile, config_file
 from kvpipe.models.families import families
 from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
 from kvpipe.models.families.classes import class_facts, facts_of, has_parts
 from kvpipe.models.families.refused import REASONS
-from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme
+from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme, kv_scale_bytes
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
+from kvpipe.models.towers.count import as_weight, tower_parameters
 from kvpipe.specs.base import DTYPE_BYTES
 
 
@@ -102,11 +104,15 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
     caches = tuple(family.caches(config))
     _check_generates(file, caches)
     weights = family.weights(config) if family.weights else None
-    weight_bytes = _weight_bytes(file, weights)
+    towers = tower_parameters(file, config) if weights else None
+    if weights and towers:
+        weights = [*weights, as_weight(towers)]
+    weight_bytes = _weight_bytes(file, config, weights, caches)
     return ModelGeometry(
         name=file.name,
         file_dtype=file.dtype or "float32",
         context_length=family.context_length(config),
+        context_since=_context_since(config),
         num_layers=family.num_layers(config),
         caches=caches,
         hidden_size=config.hidden_size,
@@ -114,6 +120,7 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         vocab_size=config.number("vocab_size"),
         num_attention_heads=config.number("num_attention_heads"),
         parameter_count=None if weights is None else count_parameters(weights),
+        tower_parameters=towers or 0,
         weight_bytes=weight_bytes,
         quantized_with=file.quantization.word("quant_method") if file.quantization else "",
         encoder_tokens=family.encoder_tokens(config),
@@ -121,11 +128,15 @@ def read_geometry(file: ConfigFile) -> ModelGeometry:
         expert_size=_expert_size(config),
         ssm_dtype=file.ssm_dtype or family.ssm_dtype,
         state_chunk_size=config.number("mamba_chunk_size") or config.number("chunk_size") or None,
-        kv_dtype=declared_kv_dtype(file.quantization),
+        kv_dtype=declared_kv_dtype(file.quantization) or family.kv_dtype,
         has_kv_scheme=has_kv_scheme(file.quantization),
         source=LABEL if by_keys else "config.json",
         notes=tuple(
-            [*_notes(file, family, weight_bytes), *(_unknown_keys(file) if by_keys else [])]
+            [
+                *_notes(file, family, weight_bytes, towers),
+                *_yarn(config),
+                *(_unknown_keys(file) if by_keys else []),
+            ]
         ),
         rank_parameters=None if weights is None else _by_rank(weights),
         weights=None if weights is None else (lambda: weights),
@@ -172,6 +183,27 @@ def _check_generates(file: ConfigFile, caches: tuple[CacheGeometry, ...]) -> Non
         raise unreadable("architectures", expected, printable(names))
 
 
+# vLLM, config/model.py: yarn stretches what it is told in 0.17.0 and 0.28.0; from 0.30.0 on
+# max_position_embeddings is the stretched length, as transformers takes it (0.29 was not read).
+_YARN_IS_COUNTED = "0.30.0"
+
+
+def _context_since(config: Config) -> dict[str, int]:
+    if not config.counts_before_yarn:
+        return {}
+    return {_YARN_IS_COUNTED: config.count("max_position_embeddings")}
+
+
+def _yarn(config: Config) -> list[str]:
+    if not config.counts_before_yarn:
+        return []
+    length, stretched = config.count("max_position_embeddings"), config.context_length
+    return [
+        f"max_position_embeddings is {length:,}, which yarn stretches to {stretched:,}: vLLM from "
+        f"{_YARN_IS_COUNTED} on serves no more than the file says"
+    ]
+
+
 def _unknown_keys(file: ConfigFile) -> list[str]:
     """How a type without a family was read, and what of its file was not."""
     keys = unknown_keys(file.text)
@@ -179,9 +211,9 @@ def _unknown_keys(file: ConfigFile) -> list[str]:
     return [f"'{file.model_type}' has no family: read by standard keys{others}"]
 
 
-def _by_rank(weights: list[Weight]) -> Callable[[int, range, bool, bool], int]:
-    return lambda tp, stage, first, last: rank_parameters(
-        weights, tp=tp, stage_layers=stage, first=first, last=last
+def _by_rank(weights: list[Weight]) -> RankParameters:
+    return lambda ranks, stage, first, last: rank_parameters(
+        weights, ranks=ranks, stage_layers=stage, first=first, last=last
     )
 
 
@@ -205,18 +237,31 @@ def _expert_size(config: Config) -> int:
     return config.number("moe_intermediate_size") or _intermediate_size(config)
 
 
-def _weight_bytes(file: ConfigFile, weights: list[Weight] | None) -> int | None:
-    """Only a quantised checkpoint's: others follow from the count and the served dtype."""
+def _weight_bytes(
+    file: ConfigFile,
+    config: Config,
+    weights: list[Weight] | None,
+    caches: Iterable[CacheGeometry],
+) -> int | None:
+    """Only a quantised checkpoint's: others follow from the count and the served dtype. Experts may
+    have a dtype of their own, which the file says beside the rest."""
     if file.quantization is None or weights is None:
         return None
-    return quantized_bytes(weights, file.quantization, DTYPE_BYTES[file.dtype or "float32"])
+    told = {"expert_dtype": config.get("expert_dtype"), **file.quantization.raw}
+    quantization = Values(told, file.quantization.where)
+    num_bytes = quantized_bytes(weights, quantization, DTYPE_BYTES[file.dtype or "float32"])
+    return None if num_bytes is None else num_bytes + kv_scale_bytes(quantization, caches)
 
 
-def _notes(file: ConfigFile, family: Family, weight_bytes: int | None) -> list[str]:
+def _notes(
+    file: ConfigFile, family: Family, weight_bytes: int | None, towers: int | None
+) -> list[str]:
     notes = []
     if file.dtype is None:
         notes.append("config.json names no dtype: float32, as its class defaults")
-    if family.has_towers or file.is_nested or has_parts(file.raw.get("model_type")):
+    if towers is not None:
+        notes.append(f"{towers:,} of the parameters are of towers beside the text part")
+    elif family.has_towers or file.is_nested or has_parts(file.raw.get("model_type")):
         notes.append("weights are those of the text part; other towers are not counted")
     if file.quantization is not None:
         method = printable(file.quantization.word("quant_method", "a method without a name"))

@@ -45,6 +45,8 @@ def with_stored_weights(
     changes: dict[str, Any] = {"source": f"{geometry.source} and safetensors headers"}
     if stored.is_plain and file.quantization is None:
         changes["parameter_count"] = stored.num_elements
+        text = (geometry.parameter_count or 0) - geometry.tower_parameters
+        changes["tower_parameters"] = max(0, stored.num_elements - text) if text else 0
         if stored.num_elements != geometry.parameter_count:
             changes["rank_parameters"] = None  # it knows other weights than the file has
             changes["weights"] = None

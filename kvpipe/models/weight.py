@@ -7,6 +7,17 @@ from math import prod
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """Who share a stage's weights: tp ranks everything that can be split; dp such sets, each with
+    requests of its own, the routed experts alone. expert_parallel: each has whole experts of them,
+    not a slice of every one."""
+
+    tp: int = 1
+    dp: int = 1
+    expert_parallel: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Weight:
     """`count` equal tensors of `shape` (experts).
 
@@ -25,6 +36,16 @@ class Weight:
     split: int | None = None
     parts: int | None = None
     linear: bool = False
+
+    @property
+    def is_routed(self) -> bool:
+        """Of experts of which each token visits a few."""
+        return ".experts." in self.name
+
+    @property
+    def is_shared_expert(self) -> bool:
+        """Of one that every token visits."""
+        return ".shared_expert" in self.name
 
     @property
     def num_parameters(self) -> int:

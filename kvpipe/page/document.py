@@ -18,7 +18,7 @@ _CAUSES = tuple(CAUSES)
 def page_document(
     kind: str, subjects: Sequence[Subject], *, users: int, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """kind: request | sweep | comparison | live. users: that the page opens with."""
+    """kind: request | sweep | comparison | fleet | live. users: that the page opens with."""
     words: dict[str, int] = {}
     return {
         "schema": SCHEMA,

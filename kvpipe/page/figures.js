@@ -1,9 +1,10 @@
 "use strict";
-// The only arithmetic of the page: bytes of a cause = fixed + each * users. All numbers are the
-// planner's; the integers are below 2^53, where doubles are exact.
+// The only arithmetic of the page: bytes of a cause = fixed + each * users of one copy. All numbers
+// are the planner's; the integers are below 2^53, where doubles are exact.
 
 function shareBytes(position, users) {
-  return position.shares.map(([cause, fixed, each]) => [cause, fixed + each * users]);
+  const ofACopy = Math.ceil(users / position.copies);
+  return position.shares.map(([cause, fixed, each]) => [cause, fixed + each * ofACopy]);
 }
 
 // What is drawn, in order: [cause, bytes]. What the card, or the pool, does not have is one
@@ -28,9 +29,25 @@ function segments(position, users, causes) {
 function verdict(position, users, length, device) {
   if (position.users > 0 && users > position.users) {
     const of = `${grouped(position.users)} of ${grouped(users)} users of ${grouped(length)} tokens`;
-    return { status: "does_not_fit", says: `DOES NOT FIT: ${of} on ${device}` };
+    return { status: "does_not_fit", says: `DOES NOT FIT: only ${of} on ${device}` };
+  }
+  if (users > 1 && users > position.low_users && position.status !== "does_not_fit") {
+    const of = `${grouped(users)} users of ${grouped(length)} tokens`;
+    const says = `MAY NOT FIT: ${of} on ${device}`;
+    return { status: "may_not_fit", says: says + ofCache(position, 80 - says.length) };
   }
   return { status: position.status, says: position.says };
+}
+
+// The cache and its range, as a headline of so many columns has room for it.
+function ofCache(position, columns) {
+  if (position.low_bytes === position.high_bytes) return "";
+  const best = size(position.cache_bytes), unit = best.slice(best.lastIndexOf(" "));
+  const ends = [size(position.low_bytes), size(position.high_bytes)];
+  const alike = ends.every((end) => end.endsWith(unit));
+  const [low, high] = alike ? ends.map((end) => end.slice(0, -unit.length)) : ends;
+  const ways = [`, ${best} of cache (${low} to ${high})`, `, ${best} (${low} to ${high})`, ""];
+  return ways.find((words) => words.length <= Math.max(0, columns));
 }
 
 function grouped(number) {

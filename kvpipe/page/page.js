@@ -49,7 +49,7 @@ function chooser() {
   page.subjects.forEach((each, i) => select.append(element("option", { value: i }, each.title)));
   select.value = state.subject;
   select.addEventListener("change", () => choose(Number(select.value)));
-  const name = page.kind === "comparison" ? "Engine" : "Job of the sweep";
+  const name = { comparison: "Engine", fleet: "Fleet" }[page.kind] || "Job of the sweep";
   return element("div", { class: "control choice" }, element("label", { for: "subject" }, name), select);
 }
 
@@ -140,10 +140,13 @@ function aboutUsers(found) {
   const limit = found.memory_users > found.users ? ` (memory would hold ${grouped(found.memory_users)})` : "";
   const range = found.low_bytes < found.high_bytes
     ? `, estimated ${size(found.low_bytes)} to ${size(found.high_bytes)}` : "";
-  return `${counted(found.users, "user")} run at once${limit}: ${grouped(found.peak_users)} all reading their ` +
+  const where = found.copies > 1 ? ` on ${found.copies} copies` : "";
+  return `${counted(found.users, "user")} run at once${where}${limit}: ${grouped(found.peak_users)} all reading their ` +
     `prompts, ${grouped(found.steady_users)} all decoding. A request holds ${size(found.request_bytes)}; ` +
     `the cache has ${size(found.cache_bytes)} on each card${range}.`;
 }
+
+function usersACard(row) { return row.at.users / (row.at.copies * row.stop(CARDS)); }
 
 function showMap(found) {
   const map = byId("map"), legend = byId("legend");
@@ -195,7 +198,7 @@ const columns = [
   { key: "cache", title: "Cache", of: (row) => String(row.stop(CACHE)) },
   { key: "batch", title: "Batch", num: true, of: (row) => row.stop(BATCH), text: (row) => grouped(row.stop(BATCH)) },
   { key: "users", title: "Users", num: true, of: (row) => row.at.users, text: (row) => grouped(row.at.users) },
-  { key: "per_card", title: "Users a card", num: true, of: (row) => row.at.users / row.stop(CARDS), text: (row) => (row.at.users / row.stop(CARDS)).toFixed(1) },
+  { key: "per_card", title: "Users a card", num: true, of: usersACard, text: (row) => usersACard(row).toFixed(1) },
   { key: "request", title: "A request", num: true, of: (row) => row.at.request_bytes, text: (row) => size(row.at.request_bytes) },
   { key: "pool", title: "Cache memory", num: true, of: (row) => row.at.cache_bytes, text: (row) => size(row.at.cache_bytes) },
   { key: "verdict", title: "Verdict", of: (row) => row.told.says },
@@ -308,7 +311,7 @@ function open() {
   readState();
   drawHead();
   drawControls();
-  const name = { request: "KV cache planner", sweep: "Jobs of a sweep", comparison: "Engines side by side", live: "KV cache planner" };
+  const name = { request: "KV cache planner", sweep: "Jobs of a sweep", comparison: "Engines side by side", fleet: "Fleets that serve the load", live: "KV cache planner" };
   byId("heading").textContent = `kvpipe: ${name[page.kind]}`;
   document.title = `kvpipe: ${subject().model} on ${subject().device}`;
   byId("made").textContent = `kvpipe ${page.kvpipe}. Every number is from a plan that was made; between users it is fixed + each x users.`;

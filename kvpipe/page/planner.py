@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvpipe.answers.engine_question import question_of
+from kvpipe.answers.low_end import missing_at_low_end
 from kvpipe.answers.serve_line import line_for
+from kvpipe.answers.uncounted import weights_left_out
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
@@ -28,10 +30,11 @@ from kvpipe.pipeline import (
     profiling_request,
 )
 from kvpipe.report.accounts import replicas_of, split_bytes, split_running
-from kvpipe.report.of_run import headline_of, weights_left_out
+from kvpipe.report.of_run import headline_of
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.request.changed import changed
+from kvpipe.specs.edges import largest
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
 from kvpipe.stages.validation.base import ResolvedDevice
@@ -50,7 +53,9 @@ class Planner:
             made = prepare(changed(self.raw, changes))
             engine = made.config.plugins["engine"].make(Engine)
             if isinstance(engine, PlannedEngine):
-                return _of_engine(plan_engine(engine, question_of(made)), made.resolved.device)
+                resolved = made.resolved
+                plan = plan_engine(engine, question_of(made))
+                return _of_engine(plan, resolved.device, resolved.parallel.dp)
             return _of_blocks(made, self._profile(made))
         except DoesNotFit as error:
             return _of_refusal(error)
@@ -76,15 +81,19 @@ def _of_blocks(made: Prepared, profile: MemoryProfile) -> Position:
     memory, copies = profile.ranks[rank], replicas_of(made.resolved)
     one, two = (split_running(plan, rank, memory, n, copies) for n in (1, 2))
     verdict, cap, cache = verdict_of(report), plan.capacity, memory.available_kv
+    users = (running_at_once(report) or 0) // report.copies
+    low_users = largest(1, users, lambda n: not missing_at_low_end(plan, profile, n)) or 0
     return Position(
         status=verdict.status,
         says=verdict.short,
         card_bytes=memory.total.num_bytes,
         shares=shares_of(one, two),
-        users=running_at_once(report) or 0,
-        memory_users=cap.requests_running if cap else 0,
-        peak_users=report.accounts[rank].requests_peak,
-        steady_users=report.accounts[rank].requests_steady,
+        copies=report.copies,
+        users=report.copies * users,
+        memory_users=report.copies * cap.requests_running if cap else 0,
+        low_users=report.copies * low_users,
+        peak_users=report.copies * report.accounts[rank].requests_peak,
+        steady_users=report.copies * report.accounts[rank].requests_steady,
         request_bytes=_request_bytes(plan, rank),
         cache_bytes=cache.num_bytes,
         low_bytes=cache.num_bytes if cache.low_bytes is None else cache.low_bytes,
@@ -104,6 +113,7 @@ def planned_report(made: Prepared, profile: MemoryProfile, plan: Plan) -> Report
         verify=VerifyReport(reason="planned only"),
         max_num_seqs=resolved.max_num_seqs,
         weights_left_out=weights_left_out(resolved, profile),
+        copies=resolved.parallel.dp,
     )
 
 
@@ -118,7 +128,7 @@ def _request_bytes(plan: Plan, rank: int) -> int:
     return plan.capacity.steady_blocks * plan.ranks[rank].config.bytes_per_block
 
 
-def _of_engine(plan: EnginePlan, device: ResolvedDevice) -> Position:
+def _of_engine(plan: EnginePlan, device: ResolvedDevice, copies: int) -> Position:
     """An engine with pools of its own: what its users read, and the rest of its cache."""
     serves = plan.users.steady > 0
     word = "IT FITS:" if serves else "DOES NOT FIT: no request of"
@@ -127,10 +137,12 @@ def _of_engine(plan: EnginePlan, device: ResolvedDevice) -> Position:
         says=f"{word} {plan.length:,} tokens on {device.name}",
         card_bytes=device.total_bytes,
         shares=_shares_of_engine(plan, device.total_bytes),
-        users=plan.users.steady,
-        memory_users=plan.users.steady,
-        peak_users=plan.users.peak,
-        steady_users=plan.users.steady,
+        copies=copies,
+        users=copies * plan.users.steady,
+        memory_users=copies * plan.users.steady,
+        low_users=copies * plan.users.steady,
+        peak_users=copies * plan.users.peak,
+        steady_users=copies * plan.users.steady,
         request_bytes=plan.needed_bytes,
         cache_bytes=plan.budget.num_bytes,
         low_bytes=plan.budget.num_bytes,

@@ -25,19 +25,24 @@ class Position:
     """One plan. Lengths in tokens, the rest as named.
 
     status, says: the verdict while it holds the users (of one user; of none where it runs none).
-    users: requests that run at once, by memory and scheduler; memory_users: by memory alone.
-    peak_users, steady_users: all reading their prompts, all decoding. request_bytes: one that
+    users: requests that run at once, by memory and scheduler; memory_users: by memory alone;
+    low_users: of them, those that run with the least memory of the estimate, too.
+    peak_users, steady_users: all reading their prompts, all decoding; each on all copies, which
+    share the users evenly (data parallelism). request_bytes: one that
     decodes, on this rank. cache_bytes, low_bytes, high_bytes: given to the cache, and the range of
-    the estimate (the same three where it is no estimate). shares: of the rank drawn; they add up to
-    card_bytes, or beyond. serve: the engine's command ("": none says this plan).
+    the estimate (the same three where it is no estimate). shares: of the rank drawn, with the
+    users of its copy; they add up to card_bytes, or beyond. serve: the engine's command ("": none
+    says this plan).
     """
 
     status: str
     says: str
     card_bytes: int
     shares: tuple[Share, ...]
+    copies: int = 1
     users: int = 0
     memory_users: int = 0
+    low_users: int = 0
     peak_users: int = 0
     steady_users: int = 0
     request_bytes: int = 0

@@ -8,7 +8,7 @@ that says so, and what changes anything must be JSON or carry our header, which 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -85,19 +85,22 @@ class Doors:
 def make_app(live: Live, doors: Doors, read_log: Callable[[str], Iterable[str]]) -> Starlette:
     """read_log: the lines that tell of a log at a path."""
 
+    def answer(value: dict[str, Any]) -> Response:
+        return JSONResponse(_each_text(value, live.shelf.named))
+
     async def page(request: Request) -> Response:
         return HTMLResponse(page_html(live.document(), served=True))
 
     async def subject(request: Request) -> Response:
         asked = await _json(request)
-        return JSONResponse(await run_in_threadpool(live.subject, _choice(asked)))
+        return answer(await run_in_threadpool(live.subject, _choice(asked)))
 
     async def plan(request: Request) -> Response:
         asked = await _json(request)
         changes = asked.get("changes")
         if not isinstance(changes, dict):
             raise ConfigError(Problem("changes", "settings", "none"))
-        return JSONResponse(await run_in_threadpool(live.plan, _choice(asked), changes))
+        return answer(await run_in_threadpool(live.plan, _choice(asked), changes))
 
     async def drop(request: Request) -> Response:
         if not doors.drops.allows():
@@ -106,19 +109,19 @@ def make_app(live: Live, doors: Doors, read_log: Callable[[str], Iterable[str]])
         number = live.shelf.drop(request.query_params.get("name", ""), content)
         file = live.shelf.file(number)
         told = await run_in_threadpool(_told, file, read_log)
-        return JSONResponse({**live.files()[number], "told": told})
+        return answer({**live.files()[number], "told": told})
 
     async def log(request: Request) -> Response:
         number = (await _json(request)).get("file")
         file = live.shelf.file(number if isinstance(number, int) else -1)
-        return JSONResponse({"told": await run_in_threadpool(_told, file, read_log)})
+        return answer({"told": await run_in_threadpool(_told, file, read_log)})
 
     routes = [
-        Route("/", _guarded(page, doors)),
-        Route("/subject", _guarded(subject, doors), methods=["POST"]),
-        Route("/plan", _guarded(plan, doors), methods=["POST"]),
-        Route("/drop", _guarded(drop, doors), methods=["POST"]),
-        Route("/log", _guarded(log, doors), methods=["POST"]),
+        Route("/", _guarded(page, doors, live.shelf.named)),
+        Route("/subject", _guarded(subject, doors, live.shelf.named), methods=["POST"]),
+        Route("/plan", _guarded(plan, doors, live.shelf.named), methods=["POST"]),
+        Route("/drop", _guarded(drop, doors, live.shelf.named), methods=["POST"]),
+        Route("/log", _guarded(log, doors, live.shelf.named), methods=["POST"]),
     ]
     return Starlette(routes=routes)
 
@@ -126,7 +129,7 @@ def make_app(live: Live, doors: Doors, read_log: Callable[[str], Iterable[str]])
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def _guarded(handler: Handler, doors: Doors) -> Handler:
+def _guarded(handler: Handler, doors: Doors, named: Callable[[str], str]) -> Handler:
     async def answer(request: Request) -> Response:
         refused = doors.refuse(request)
         if refused is not None:
@@ -134,13 +137,22 @@ def _guarded(handler: Handler, doors: Doors) -> Handler:
         try:
             response = await handler(request)
         except KvpipeError as error:
-            response = _problem(400, *error.lines())
+            response = _problem(400, *map(named, error.lines()))
         except ClientDisconnect:  # who asked is gone: nobody reads this
             response = _problem(400, "the body ended before it was whole")
         response.headers.update(HEADERS)
         return response
 
     return answer
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """The same JSON value, each text in it changed."""
+    if isinstance(value, Mapping):
+        return {key: _each_text(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_each_text(part, change) for part in value]
+    return change(value) if isinstance(value, str) else value
 
 
 def _problem(code: int, *lines: str) -> Response:

@@ -62,6 +62,12 @@ class Shelf:
             raise ConfigError(Problem("file", wanted, f"'{file.name}', which leads elsewhere"))
         return file
 
+    def named(self, text: str) -> str:
+        """What is told of a file: with the name it is shown by, not the place where it is kept."""
+        for file in sorted(self._files, key=lambda file: len(str(file.path)), reverse=True):
+            text = text.replace(str(file.path), file.name)
+        return text
+
     def drop(self, name: str, content: bytes) -> int:
         """Keep a dropped file, under a name of ours; its number."""
         suffix = suffix_of(name, content)

@@ -55,7 +55,8 @@ class StepBound:
 
 
 def read_share(model: ModelGeometry) -> float:
-    """At least this share of a model's weights is read in every step, and used by every token."""
+    """At least this share of a model's weights is read in every step, and used by every token:
+    towers are not, nor are embeddings."""
     total = model.parameter_count
     if not total:
         return 0.0
@@ -63,4 +64,5 @@ def read_share(model: ModelGeometry) -> float:
         experts = model.num_layers * 3 * model.hidden_size
         used = experts * model.experts_per_token * model.expert_size
         return min(1.0, SURE_OF_EXPERTS * used / total)
-    return max(0.0, 1 - model.vocab_size * model.hidden_size / total)
+    unread = model.vocab_size * model.hidden_size + model.tower_parameters
+    return max(0.0, 1 - unread / total)

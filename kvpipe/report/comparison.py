@@ -39,7 +39,7 @@ def sections(
         ),
         Section(
             title="How they differ",
-            paragraphs=[Line(f"{each.name}: {each.plan.differs}") for each in plans if each.plan],
+            paragraphs=[Line(_differs(each)) for each in plans],
         ),
         Section(
             title="What each prints",
@@ -50,6 +50,12 @@ def sections(
         _times(found, fastest),
         Section(title="The plans as command lines", verbatim=list(_commands(plans))),
     ]
+
+
+def _differs(each: Compared) -> str:
+    """`vllm (vLLM 0.33.0): ...`: the word it is chosen by, and whose code was read."""
+    assert each.plan is not None
+    return f"{each.name} ({each.plan.engine}): {each.plan.differs}"
 
 
 def _table(found: Sequence[Compared], title: str) -> Section:

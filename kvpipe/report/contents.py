@@ -37,9 +37,15 @@ def contents(report: ReportInput) -> list[Section]:
     sections += _accounts(report.accounts, plan)
     sections += _notes(report)
     sections.append(_end(report))
-    if report.serve:
-        sections.append(Section(title="To serve this plan", verbatim=[Command(report.serve)]))
+    sections.append(_serve(report))
     return sections
+
+
+def _serve(report: ReportInput) -> Section:
+    title = "To serve this plan"
+    if report.serve:
+        return Section(title=title, verbatim=[Command(report.serve)])
+    return Section(title=title, paragraphs=[Line(f"none: {report.no_serve}")])
 
 
 def _headline(report: ReportInput) -> Section:

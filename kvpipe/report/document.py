@@ -8,10 +8,11 @@ repeats (report/folded.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
-from functools import lru_cache
+from dataclasses import fields, is_dataclass
+from functools import cache, lru_cache
 from typing import Any
 
+from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import KVCacheConfig, KVCacheGroupSpec, LayerPages, Plan, RankPlan
 from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
@@ -33,20 +34,21 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "job": report.job,
         "verdict": verdict_of(report).short,
-        "headline": asdict(report.headline),
+        "headline": plain(report.headline),
         "config": dict(report.config),
         "plan": _plan(report.plan),
         "capacity": _capacity(report),
-        "printed": [asdict(line) for line in report.plan.printed],
+        "printed": [plain(line) for line in report.plan.printed],
         "log": plain(report.log),
         "serve": report.serve,
+        "no_serve": report.no_serve,
         "memory": {
             "profiling": report.profile.plugin,
             "ranks": [_memory(rank) for rank in report.profile.ranks],
         },
         "bytes": {"causes": dict(CAUSES), "ranks": [_account(a) for a in report.accounts]},
         "verify": {**report.verify.to_json(), "passed": report.verify.passed},
-        "notes": [asdict(note) for note in all_notes(report)],
+        "notes": [plain(note) for note in all_notes(report)],
         "backend": dict(report.backend_facts),
         "address_map": report.address_map,
         "seconds": dict(report.timings),
@@ -58,26 +60,34 @@ def _capacity(report: ReportInput) -> dict[str, Any] | None:
     if cap is None:
         return None
     told = {
-        **asdict(cap),
+        **plain(cap),
+        "demands": tuple(map(plain, cap.demands)),  # one a group: a tuple is not folded
         "requests_running": cap.requests_running,
         "users": running_at_once(report),
+        "copies": report.copies,
         "requests_asked": asked,
-        "blocks_asked": cap.blocks_of(asked),
+        "blocks_asked": cap.blocks_of(of_a_copy(asked, report.copies)),
     }
     if not cap.scratch_blocks:  # not asked for, or of no use
         del told["scratch_blocks"]
     return told
 
 
-_LEAVES = (str, int, float, bool, type(None))
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def plain(value: Any) -> Any:
     """Frozen dataclasses, mappings and tuples as JSON's own types."""
-    if type(value) in _LEAVES:  # most of a document
+    kind: Any = type(value)
+    if kind in _LEAVES:  # most of a document
         return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if names := _field_names(kind):
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -90,13 +100,13 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "engine": plan.engine,
         "max_model_len": plan.limits.max_model_len,
         "requested_max_model_len": plan.requested_len,
-        "limits": asdict(plan.limits),
+        "limits": plain(plan.limits),
         "num_blocks": plan.num_blocks,
         "ranks": [_rank(rank) for rank in plan.ranks],
         "shared_layers": [
             {"layer": layer, "shares_with": target} for layer, target in plan.shared_layers
         ],
-        "padding": [asdict(padding) for padding in plan.padding],
+        "padding": [plain(padding) for padding in plan.padding],
         "slots": _slots(plan),
     }
 
@@ -105,12 +115,12 @@ def _slots(plan: Plan) -> dict[str, Any] | None:
     """What is known of groups in equal slots; None where a block is no slot."""
     if plan.slots is None:
         return None
-    facts = asdict(plan.slots)
+    facts: dict[str, Any] = plain(plan.slots)
     facts["compared"] = [
         {"engine": engine, "num_tables": tables, "steady_bytes": num_bytes}
         for engine, tables, num_bytes in plan.slots.compared
     ]
-    return {"slot_bytes": plan.ranks[0].config.bytes_per_block, **plain(facts)}
+    return {"slot_bytes": plan.ranks[0].config.bytes_per_block, **facts}
 
 
 def _rank(rank: RankPlan) -> dict[str, Any]:
@@ -123,7 +133,7 @@ def _rank(rank: RankPlan) -> dict[str, Any]:
         "available_bytes": rank.available_bytes,
         "required_bytes": rank.required_bytes,
         "stranded_bytes": rank.stranded_bytes,
-        "printed": asdict(rank.printed),
+        "printed": plain(rank.printed),
         **({"scratch": _scratch(config)} if config.scratch else {}),
         "groups": whole["groups"],
         "tensors": whole["tensors"],
@@ -143,7 +153,7 @@ def _of_config(config: KVCacheConfig) -> Mapping[str, Any]:
 
 
 def _page(page: LayerPages) -> dict[str, Any]:
-    return {field.name: getattr(page, field.name) for field in fields(page)}
+    return {name: getattr(page, name) for name in _field_names(LayerPages)}
 
 
 def _scratch(config: KVCacheConfig) -> list[dict[str, int]]:
@@ -194,10 +204,10 @@ def spec_document(spec: KVCacheSpec) -> dict[str, Any]:
 def _memory(rank: RankMemory) -> dict[str, Any]:
     return {
         "rank": rank.rank,
-        "total": asdict(rank.total),
-        "requested": asdict(rank.requested),
-        "charged": [asdict(item) for item in rank.charged],
-        "available_kv": asdict(rank.available_kv),
+        "total": plain(rank.total),
+        "requested": plain(rank.requested),
+        "charged": [plain(item) for item in rank.charged],
+        "available_kv": plain(rank.available_kv),
     }
 
 

@@ -7,7 +7,8 @@ In one bar all areas are proportional to bytes: each rectangle carries `data-byt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from kvpipe.report.map_style import HATCHED, LIGHT_TEXT, STYLE
 from kvpipe.text.figures import size
@@ -49,40 +50,51 @@ class Drawing:
 
     def bar(self, name: str, segments: Sequence[Segment], height: float) -> dict[str, float]:
         """One bar over the whole width. Returns the left edge of each segment, and "end"."""
-        total = sum(num_bytes for _, num_bytes, _ in segments)
-        about = f'data-name="{shown(name)}" data-total-bytes="{total}"'
-        self.elements.append(f'<g class="bar" {about}>')
-        x, edges = float(MARGIN), dict[str, float]()
-        for kind, num_bytes, words in segments:
-            if num_bytes:
-                edges.setdefault(kind, x)
-                width = BAR_WIDTH * num_bytes / total
-                self.elements += self._segment(kind, num_bytes, words, x, width, height)
-                x += width
-        self.elements.append("</g>")
+        elements, edges = _bar(name, tuple(segments), self.y, height)
+        self.elements += elements
         self.y += height
-        return {**edges, "end": x}
-
-    def _segment(
-        self, kind: str, num_bytes: int, words: str, x: float, width: float, height: float
-    ) -> Iterator[str]:
-        # A hairline between neighbours, but none where it would hide what it separates.
-        edge = ' stroke-width="1"' if width > 4 else ' stroke-width="0"'
-        yield (
-            f'<rect class="{kind} edge" x="{x:.4f}" y="{self.y:.1f}" width="{width:.6f}" '
-            f'height="{height}" data-bytes="{num_bytes}"{edge}>'
-            f"<title>{shown(words)}: {size(num_bytes)} ({num_bytes:,} bytes)</title></rect>"
-        )
-        shade = "label halo" if kind in HATCHED else "on-dark" if kind in LIGHT_TEXT else "on-light"
-        lines = _fitting_label(kind, words, num_bytes, width, height)
-        for number, line in enumerate(lines):
-            y = self.y + height / 2 + 4.5 + 15 * (number - (len(lines) - 1) / 2)
-            yield f'<text class="{shade}" x="{x + 6:.1f}" y="{y:.1f}">{shown(line)}</text>'
+        return dict(edges)
 
     def svg(self, title: str) -> str:
         height = self.y + MARGIN
         own = f' width="{WIDTH}" height="{height:.0f}"'
         return svg(WIDTH, height, title, self.elements, own=own)
+
+
+@lru_cache(maxsize=64)  # jobs of a sweep have most of their bars in common
+def _bar(
+    name: str, segments: tuple[Segment, ...], y: float, height: float
+) -> tuple[tuple[str, ...], Mapping[str, float]]:
+    """The elements of a bar whose top is at y, and the edges."""
+    total = sum(num_bytes for _, num_bytes, _ in segments)
+    about = f'data-name="{shown(name)}" data-total-bytes="{total}"'
+    elements = [f'<g class="bar" {about}>']
+    x, edges = float(MARGIN), dict[str, float]()
+    for kind, num_bytes, words in segments:
+        if num_bytes:
+            edges.setdefault(kind, x)
+            width = BAR_WIDTH * num_bytes / total
+            elements += _segment(kind, num_bytes, words, (x, y), width, height)
+            x += width
+    return (*elements, "</g>"), {**edges, "end": x}
+
+
+def _segment(
+    kind: str, num_bytes: int, words: str, at: tuple[float, float], width: float, height: float
+) -> Iterator[str]:
+    x, top = at
+    # A hairline between neighbours, but none where it would hide what it separates.
+    edge = ' stroke-width="1"' if width > 4 else ' stroke-width="0"'
+    yield (
+        f'<rect class="{kind} edge" x="{x:.4f}" y="{top:.1f}" width="{width:.6f}" '
+        f'height="{height}" data-bytes="{num_bytes}"{edge}>'
+        f"<title>{shown(words)}: {size(num_bytes)} ({num_bytes:,} bytes)</title></rect>"
+    )
+    shade = "label halo" if kind in HATCHED else "on-dark" if kind in LIGHT_TEXT else "on-light"
+    lines = _fitting_label(kind, words, num_bytes, width, height)
+    for number, line in enumerate(lines):
+        y = top + height / 2 + 4.5 + 15 * (number - (len(lines) - 1) / 2)
+        yield f'<text class="{shade}" x="{x + 6:.1f}" y="{y:.1f}">{shown(line)}</text>'
 
 
 def _fitting_label(

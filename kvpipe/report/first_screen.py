@@ -4,8 +4,7 @@ limits it, where the card's memory goes, what to change, what to paste. `report=
 
 from __future__ import annotations
 
-import textwrap
-
+from kvpipe.answers.cache_range import poorest
 from kvpipe.cache.load import by_both
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.notes import Note
@@ -14,18 +13,19 @@ from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import verdict_of
 from kvpipe.stages.profiling.base import RankMemory
 from kvpipe.text.figures import count, size
-from kvpipe.text.lines import Line, shell_lines
+from kvpipe.text.lines import Line, cut, shell_lines, whole_words
 
-MOST_LINES = 16  # with the folder and the verdict below, which the report adds
-_BELOW = 2
+MOST_LINES = 16  # with the folder and the verdict once more, which the report adds
+_FOLDER = 1
 _LABEL = 9  # columns
 _BAR_WIDTH = 60
 _MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
-# What goes when the screen is too small, the least needed first: cut to one line, or left out.
+# What goes when the screen is too small, the least needed first: cut to one line, left out, or
+# said in fewer words.
 _GIVEN_UP = (
     ("cut", "legend"),
     ("drop", "proof"),
-    ("drop", "model"),
+    ("join", "model"),
     ("cut", "warning"),
     ("cut", "change"),
     ("drop", "legend"),  # and the card, which it explains
@@ -40,7 +40,7 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
     """Lines of at most `width` columns."""
     head, plan, verdict = report.headline, report.plan, verdict_of(report)
     blocks = {
-        "verdict": [Line(part, verdict.style) for part in textwrap.wrap(verdict.short, width)]
+        "verdict": [Line(part, verdict.style) for part in whole_words(verdict.short, width)],
     }
     blocks["plan"] = _labelled("plan", verdict.figures, width)
     blocks["model"] = _labelled("model", f"{head.model}, engine {head.engine}", width)
@@ -56,28 +56,32 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
         )
         blocks["proof"] = _labelled("proof", proof.summary or words, width, most=1)
     if report.no_serve:
-        blocks["serve"] = _labelled("serve", report.no_serve, width, most=2)
+        blocks["serve"] = _labelled("serve", f"none: {report.no_serve}", width, most=2)
     if report.serve:
         blocks["serve"] = [Line("serve"), *shell_lines(report.serve, width - 2, indent="  ")]
-    return _fitted(blocks, width)
+    name, _, _ = head.model.partition(" (")  # its types
+    return _fitted(blocks, width, _labelled("plan", f"{name}: {verdict.figures}", width))
 
 
-def _fitted(blocks: dict[str, list[Line]], width: int) -> list[Line]:
-    """All blocks, the less needed cut so that they fill no more than the screen."""
+def _fitted(blocks: dict[str, list[Line]], width: int, named_plan: list[Line]) -> list[Line]:
+    """All blocks, the less needed cut so that they fill no more than the screen. named_plan: the
+    rows of the plan and of the model in one."""
 
     def length() -> int:
-        return sum(map(len, blocks.values())) + _BELOW
+        return sum(map(len, blocks.values())) + len(blocks["verdict"]) + _FOLDER
 
     for how, name in _GIVEN_UP:
         if length() <= MOST_LINES:
             break
-        if how == "drop":
+        if how == "join":
+            blocks["plan"] = named_plan
+        if how in ("drop", "join"):
             blocks.pop(name, None)
             if name == "legend":
                 blocks.pop("card", None)
         elif len(blocks.get(name, ())) > 1:
             first = blocks[name][0]
-            blocks[name] = [Line(f"{first.text[: width - 4]} ...", first.style)]
+            blocks[name] = [Line(cut(first.text, width), first.style)]
     return [line for block in blocks.values() for line in block]
 
 
@@ -89,7 +93,9 @@ def _users(report: ReportInput, capacity: Capacity) -> str:
         capacity.requests_steady,
     )
     most = min(running, report.max_num_seqs or running)
-    words = f"{most:,} of {count(capacity.request_len, 'token')} each"
+    words = f"{report.copies * most:,} of {count(capacity.request_len, 'token')} each"
+    if report.copies > 1:
+        words += f" on {report.copies:,} copies, {most:,} a copy"
     if both := by_both(running, report.max_num_seqs):
         words += f": {both}"
     if peak == steady:
@@ -101,7 +107,7 @@ def _limit(report: ReportInput, capacity: Capacity) -> str:
     seqs = report.max_num_seqs
     if seqs is not None and capacity.requests_running > seqs:
         return f"scheduler.max_num_seqs={seqs}; memory would hold more"
-    cache = min((rank.available_kv for rank in report.profile.ranks), key=lambda i: i.num_bytes)
+    cache = poorest(report.profile)
     words = f"memory: {size(cache.num_bytes)} for the cache, {cache.how}"
     if cache.low_bytes is not None and cache.high_bytes is not None:
         words += f" ({size(cache.low_bytes)} to {size(cache.high_bytes)})"
@@ -148,8 +154,8 @@ def _notes(notes: tuple[Note, ...], width: int) -> dict[str, list[Line]]:
 
 def _labelled(label: str, text: str, width: int, style: str = "", most: int = 9) -> list[Line]:
     """A label and its text beside it, in at most so many lines; what is cut off says so."""
-    parts = textwrap.wrap(text, width - _LABEL, break_long_words=False, break_on_hyphens=False)
-    lines = [f"{label if not n else '':<{_LABEL}}{part}" for n, part in enumerate(parts)]
+    parts = enumerate(whole_words(text, width - _LABEL))
+    lines = [f"{label if not n else '':<{_LABEL}}{part}" for n, part in parts]
     if len(lines) > most:
-        lines = [*lines[: most - 1], f"{lines[most - 1][: width - 4]} ..."]
+        lines = [*lines[: most - 1], cut(lines[most - 1], width)]
     return [Line(line, style) for line in lines]

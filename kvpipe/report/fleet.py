@@ -35,7 +35,7 @@ def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     )
     if not found:
         return [table]
-    return [table, to_start(found[0], found[0].replica.command)]
+    return [table, to_start(found[0], found[0].replica)]
 
 
 def _row(fleet: Fleet) -> tuple[str, ...]:
@@ -53,11 +53,18 @@ def _row(fleet: Fleet) -> tuple[str, ...]:
     )
 
 
-def to_start(first: Counted, command: str) -> Section:
-    """command: of one replica ("": none says it)."""
+class Started(Protocol):
+    @property
+    def command(self) -> str: ...
+    @property
+    def no_command(self) -> str: ...
+
+
+def to_start(first: Counted, one: Started) -> Section:
+    """one: of the replicas."""
     lines: list[Line | Command] = [
         Line(f"  on each of {count(first.replicas, 'replica')}:", "faint"),
-        *([Command(command, "  ")] if command else []),
+        Command(one.command, "  ") if one.command else Line(f"  no line: {one.no_command}"),
     ]
     return Section(title="The first of them, to start", verbatim=lines)
 
@@ -68,8 +75,7 @@ def refusals(refused: Mapping[str, tuple[str, ...]]) -> list[Line]:
 
 def shape_of(replicas: int, shape: Shape) -> str:
     """`4 x TP 2 PP 2`."""
-    text = f"{replicas:,} x TP {shape.tp}"
-    return f"{text} PP {shape.pp}" if shape.pp > 1 else text
+    return f"{replicas:,} x {shape.words}"
 
 
 def _names(names: tuple[str, ...]) -> str:

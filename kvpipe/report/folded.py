@@ -18,6 +18,7 @@ from typing import Any
 
 REPEAT = "$repeat"
 _FEWEST_NUMBERS = 8  # a shape of three equal sizes is easier to read as it stands
+_LEAVES = frozenset({str, int, float, bool, type(None)})
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,15})")
 
 
@@ -39,13 +40,13 @@ class SharedList(list[Any]):
 
 def folded(value: Any) -> Any:
     """The same value, runs in its lists written as one item each. Of JSON's own types."""
-    if isinstance(value, SharedPart | SharedList):
+    if type(value) in _LEAVES:  # most of a document
+        return value
+    if isinstance(value, (SharedPart, SharedList)):
         return value.folded
     if isinstance(value, dict):
         return {key: folded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return list(_folded_items(value))
-    return value
+    return list(_folded_items(value)) if isinstance(value, list) else value
 
 
 def unfolded(value: Any) -> Any:

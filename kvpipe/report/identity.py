@@ -33,6 +33,12 @@ def identity(prepared: Prepared, schema: str) -> dict[str, Any]:
     }
 
 
+def where(resolved: ResolvedRun) -> str:
+    """The device; of several copies of the ranks, that it is one of them that is told."""
+    copies = resolved.parallel.dp
+    return resolved.device.name + (f", one of {copies:,} copies" if copies > 1 else "")
+
+
 def model_words(resolved: ResolvedRun) -> str:
     """The model, and what its weights and its cache are kept in."""
     return f"{resolved.model.name} ({resolved.served_dtype}, cache {resolved.cache_dtype})"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvpipe.cache.load import of_a_copy
 from kvpipe.report.accounts import KV_CAUSES
 from kvpipe.report.drawing import BAR_HEIGHT, BAR_WIDTH, MARGIN, ROW_HEIGHT, Drawing, Segment
 from kvpipe.report.overflow import cut
@@ -113,9 +114,11 @@ def _asked(drawing: Drawing, cap: Mapping[str, Any], rank: Mapping[str, Any]) ->
     usable, asked, page = cap["usable_blocks"], cap["blocks_asked"], rank["bytes_per_block"]
     if asked <= usable:
         return
-    users = count(cap["requests_asked"], "user")
+    users = count(of_a_copy(cap["requests_asked"], cap["copies"]), "user")
+    where = "" if cap["copies"] == 1 else f" on one of {cap['copies']:,} copies"
     drawing.text(
-        f"{users} would take {size(asked * page)}: {size((asked - usable) * page)} are missing",
+        f"{users}{where} would take {size(asked * page)}: "
+        f"{size((asked - usable) * page)} are missing",
         "section",
         dy=30,
     )

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from kvpipe.answers.advice import advise
 from kvpipe.answers.as_vllm_groups import as_vllm_groups
 from kvpipe.answers.hints import stage_notes
-from kvpipe.answers.serve_line import line_of, why_none
+from kvpipe.answers.serve_line import line_of
+from kvpipe.answers.uncounted import weights_left_out
+from kvpipe.answers.unserved import why_none
 from kvpipe.cache.addresses import AddressMap
 from kvpipe.cache.plan import Plan
 from kvpipe.notes import Note
@@ -20,7 +22,6 @@ from kvpipe.report.identity import model_words
 from kvpipe.report.run_input import Headline, ReportInput
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
-from kvpipe.stages.profiling.base import MemoryProfile
 from kvpipe.stages.validation.base import ResolvedRun
 
 if TYPE_CHECKING:  # needed for logs alone
@@ -50,10 +51,11 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         job=job,
         log=_compared_with_log(result),
         serve=line,
-        no_serve=why_none(result),
+        no_serve=why_none(result.prepared, plan),
         max_num_seqs=resolved.max_num_seqs,
         weights_left_out=weights_left_out(resolved, result.profile),
         requests_asked=requests_asked(result.prepared.config.want),
+        copies=resolved.parallel.dp,
     )
 
 
@@ -70,13 +72,6 @@ def headline_of(resolved: ResolvedRun, plan: Plan) -> Headline:
 @lru_cache(maxsize=32)
 def _told(where: AddressMap) -> SharedPart:
     return SharedPart(plain(where.to_json()))
-
-
-def weights_left_out(resolved: ResolvedRun, profile: MemoryProfile) -> int:
-    """Bytes of weights on each rank, where the profile has no item for them."""
-    if profile.ranks[0].charged or resolved.device.type != "cpu":
-        return 0
-    return resolved.weight_bytes_a_rank
 
 
 def _compared_with_log(result: Result) -> LogComparison | None:

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from kvpipe.errors import CardDemand
 from kvpipe.report.drawing import BAR_HEIGHT, Drawing, Segment
 from kvpipe.text.figures import size
+from kvpipe.text.lines import whole_words
 
 _KINDS = {"KV cache": "cache", "weights": "weights", "activations": "activations"}
 
@@ -36,7 +36,7 @@ def overflow_map(demand: CardDemand, verdict: str, model: str, device: str) -> s
     drawing = Drawing()
     drawing.text("DOES NOT FIT", "heading", dy=46)
     drawing.text(model, "section", dy=26)
-    for line in textwrap.wrap(verdict, 130, break_long_words=False, break_on_hyphens=False):
+    for line in whole_words(verdict, 130):
         drawing.text(line, "faint", dy=20)
     drawing.text(
         f"Device {device}, rank {demand.rank}: {size(demand.total_bytes)}, "

@@ -35,11 +35,13 @@ class ReportInput:
     of every layer lies, as JSON (None: allocation was not asked).
     timings: seconds a stage, in order. config: the run's settings as they were composed. job: the
     job of a sweep, else None. log: an engine's log beside this plan (profiling=log).
-    serve: the command that starts vLLM with this plan ("": none does); no_serve: what it lacks.
+    serve: the command that starts vLLM with this plan ("": none does); no_serve: why there
+    is none.
     max_num_seqs: requests that the scheduler runs at once. weights_left_out: bytes of weights that
     the device would have to hold, too, but that no item of the profile charges (a CPU run loads
     none).
-    requests_asked: of the planned length, at once (want.requests).
+    requests_asked: of the planned length, at once (want.requests). copies: of the planned ranks,
+    which share these (data parallelism).
     """
 
     headline: Headline
@@ -59,3 +61,4 @@ class ReportInput:
     max_num_seqs: int | None = None
     weights_left_out: int = 0
     requests_asked: int = 1
+    copies: int = 1

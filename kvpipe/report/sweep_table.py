@@ -6,7 +6,6 @@ command answered. Which of them the table shows, the command says.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -83,6 +82,8 @@ def sweep_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str] = ()) -> 
     known = {*_FIRST, "error", "errors"}
     plain = [key for key in dict.fromkeys(whole) if key not in known]
     parts = dict.fromkeys(key for row in flat for key in row if key not in {*known, *plain})
+    import csv  # a sweep alone writes one
+
     out = StringIO()
     columns = [*_FIRST, *plain, "error", *parts]
     writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")

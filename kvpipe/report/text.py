@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvpipe.report.base import Answer, Report
 from kvpipe.text.clean import clean
-from kvpipe.text.lines import Line, terminal_width
+from kvpipe.text.lines import Line, terminal_width, whole_words
 
 # Of a line of bars, for a stdout that has no block elements.
 BARS_AS_ASCII = str.maketrans("\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", ".:-=+*#@")
@@ -39,10 +39,14 @@ class TextReport(Report):
     def render(
         self, answer: Answer, job: str | None, stream: TextIO, folder: Path | None = None
     ) -> None:
-        lines = list((answer.screen or answer.lines)(terminal_width()))
+        width = terminal_width()
+        lines = list((answer.screen or answer.lines)(width))
         if folder is not None:
             lines.append(Line(f"files    {folder}/"))
-        write_lines([*lines, *([answer.verdict] if answer.verdict else [])], stream)
+        if answer.verdict is not None:
+            last, style = answer.verdict.text, answer.verdict.style
+            lines += [Line(part, style) for part in whole_words(last, width)]
+        write_lines(lines, stream)
 
 
 def write_lines(lines: Iterable[Line], stream: TextIO) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from kvpipe.answers.traced_fleet import TracedAnswer, TracedFleet, TracedLoad, Waits, of
+from kvpipe.answers.traced_fleet import TracedAnswer, TracedFleet, TracedLoad
+from kvpipe.answers.waits import Waits, of
 from kvpipe.report.fleet import drawn, refusals, refused_document, shape_of, to_start
 from kvpipe.simulation.latencies import Percentiles
 from kvpipe.text.figures import count
@@ -32,7 +33,7 @@ def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section
     )
     if not found:
         return [table]
-    return [table, to_start(found[0], found[0].server.command)]
+    return [table, to_start(found[0], found[0].server)]
 
 
 def _load(load: TracedLoad) -> str:
@@ -103,6 +104,7 @@ def _fleet(fleet: TracedFleet) -> dict[str, Any]:
         "one_less": fleet.one_less,
         **asdict(fleet.server.shape),
         "command": fleet.server.command,
+        "no_command": fleet.server.no_command,
         "replay": dict(fleet.result.to_json()),
     }
 

@@ -1,16 +1,21 @@
 """ReportInput -> fits, may not fit, does not fit: one word, and one sentence with its figures.
 
-"May not fit" is said where the memory is an estimate whose range straddles what one request needs:
-the engine may start and may not.
+"May not fit" is said where the memory is an estimate whose range straddles what the users that were
+asked for need (one, where nobody said how many): the engine may serve them and may not.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvpipe.answers.cache_range import cache_words, poorest, range_words
+from kvpipe.answers.low_end import missing_at_low_end
+from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import Plan
 from kvpipe.report.run_input import ReportInput
 from kvpipe.text.figures import count, size
+
+_WIDTH = 80  # columns of a headline
 
 _STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": "good"}
 
@@ -41,11 +46,24 @@ def verdict_of(report: ReportInput) -> Verdict:
         return Verdict(word="", short="Nothing to store: no layer of this model keeps a cache.")
     word, short = _answer(report)
     figures = f"{count(plan.num_blocks, 'block')}, {_pools(plan)}"
+    if word == "may not fit" and (missing := _missing(report)):
+        figures += f"; at worst {size(missing)} are missing"
     if plan.requested_len > plan.limits.max_model_len:
         figures += f"; max_model_len lowered from {plan.requested_len:,}"
     if report.weights_left_out:
         figures += f"; {size(report.weights_left_out)} of weights are not counted"
-    return Verdict(word=word, short=f"{short} on {report.headline.device}", figures=figures)
+    short = f"{short} on {report.headline.device}"
+    return Verdict(word=word, short=short + _of_cache(report, _WIDTH - len(short)), figures=figures)
+
+
+def _of_cache(report: ReportInput, columns: int) -> str:
+    """`, 2.70 GiB of cache (1.10 to 3.90)`: the poorest rank's, where it is an estimate; shorter,
+    or nothing, where there are not the columns for it."""
+    cache = poorest(report.profile)
+    if not (ends := range_words(cache)):
+        return ""
+    ways = (f", {cache_words(cache)}", f", {size(cache.num_bytes)} ({ends})", "")
+    return next(words for words in ways if len(words) <= max(0, columns))
 
 
 def _pools(plan: Plan) -> str:
@@ -71,13 +89,15 @@ def _answer(report: ReportInput) -> tuple[str, str]:
         return "does not fit", f"DOES NOT FIT: no request of {length}"
     running, asked = running_at_once(report), report.requests_asked
     if running is not None and running < asked:
-        return "does not fit", f"DOES NOT FIT: {running:,} of {count(asked, 'user')} of {length}"
+        users = f"only {running:,} of {count(asked, 'user')}"
+        return "does not fit", f"DOES NOT FIT: {users} of {length}"
     if over := max(account.overcommitted_bytes for account in report.accounts):
         return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
     if over := report.profile.over_at_worst_bytes:
         return "may not fit", f"MAY NOT FIT: at worst {size(over)} over the card: {length}"
-    if short := report.profile.lacking_at_worst_bytes([r.required_bytes for r in plan.ranks]):
-        return "may not fit", f"MAY NOT FIT: at worst {size(short)} are missing for {length}"
+    if _missing(report):
+        users = f"{count(asked, 'user')} of " if asked > 1 else ""
+        return "may not fit", f"MAY NOT FIT: {users}{length}"
     if report.weights_left_out:
         total = report.profile.ranks[0].total.num_bytes
         if report.weights_left_out > total:
@@ -87,8 +107,17 @@ def _answer(report: ReportInput) -> tuple[str, str]:
 
 
 def running_at_once(report: ReportInput) -> int | None:
-    """Requests of the planned length in a running server, by memory and scheduler; None where
-    nothing is stored."""
+    """Requests of the planned length in a running server, by memory and scheduler, on all copies;
+    None where nothing is stored."""
     if report.plan.capacity is None:
         return None
-    return min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
+    running = min(report.plan.capacity.requests_running, report.max_num_seqs or 2**31)
+    return report.copies * running
+
+
+def _missing(report: ReportInput) -> int:
+    """Bytes that the users asked for lack on a copy at the low end of the memory's range."""
+    if report.plan.capacity is None or not report.plan.capacity.requests_at_peak:
+        return 0
+    asked = of_a_copy(report.requests_asked, report.copies)
+    return missing_at_low_end(report.plan, report.profile, asked)

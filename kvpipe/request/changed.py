@@ -22,7 +22,9 @@ def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def estimated(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes with which memory is estimated: none where that is so already, with the options that
-    were set for it, or where the size of the cache is set."""
+    """Changes with which the memory of any card is worked out: none where the request's own way
+    does that (by a formula, with the options that were set for it), or where the size of the cache
+    is set. What was measured on one card, or read from its log, says nothing of another."""
     is_set = raw["cache"]["kv_cache_memory_bytes"] is not None
-    return {} if is_set or raw["profiling"]["name"] == "estimate" else {"profiling": "estimate"}
+    is_formula = raw["profiling"]["name"] in ("estimate", "utilization")
+    return {} if is_set or is_formula else {"profiling": "estimate"}

@@ -7,11 +7,12 @@ left is composed and checked for the rest. Settings come from YAML and the comma
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import entry_points
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kvpipe.errors import ConfigError, Problem, did_you_mean
+from kvpipe.errors import LONGEST_GOT, ConfigError, Problem, did_you_mean
+from kvpipe.files.entry_points import entry_points
 from kvpipe.request.confdir import (
     CONF_DIR,
     CONFIG_NAME,
@@ -38,8 +40,8 @@ from kvpipe.request.guard import ALLOWED_GROUPS, refused_override
 from kvpipe.request.guarded_loader import GuardedLoader
 from kvpipe.request.own_values import own_values_only
 
-# ValueError: a group that is given a number.
-_COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError)
+# ValueError: a group that is given a number. RecursionError: brackets in brackets.
+_COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, RecursionError)
 _extra_dirs: list[str] = []
 
 
@@ -56,6 +58,7 @@ class KvpipeSearchPath(SearchPathPlugin):
 @contextmanager
 def configuration(config_dir: str | None = None, config_path: str | None = None) -> Iterator[None]:
     """Hydra set up on conf/ (or on config_path instead, to run a saved config again)."""
+    _check_current_folder()
     use_search_path([config_dir] if config_dir else [])
     folder = saved_folder(config_path) if config_path else CONF_DIR
     with initialize_config_dir(str(folder), job_name="kvpipe", version_base="1.3"):
@@ -65,10 +68,19 @@ def configuration(config_dir: str | None = None, config_path: str | None = None)
         yield
 
 
+def _check_current_folder() -> None:
+    """Hydra asks for it, and would say of every setting that it is not there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise ConfigError(Problem("current folder", "one that is there", got)) from error
+
+
 def use_search_path(folders: Sequence[str]) -> None:
     """Third-party YAML and these folders are searched from now on, after the shipped ones."""
     for folder in folders:
-        if not Path(folder).is_dir():
+        if not isdir(folder):
             raise ConfigError(Problem("--config-dir", "a folder", f"'{folder}'"))
     _extra_dirs[:] = [str(Path(folder).resolve()) for folder in folders]
     Plugins.instance().register(KvpipeSearchPath)
@@ -200,14 +212,18 @@ def _find_problems(
         else:
             kept.append(override)
     base = _base(config_name, kept, problems)
+    known = list(_keys(OmegaConf.to_container(base, resolve=False)))
     for override in values:
+        if _is_unknown(override, known):  # without composing: a request may have many
+            problems.append(_wrong_key(override, known, groups, ValueError()))
+            continue
         try:
             plain(_compose(config_name, [*kept, override]))
             kept.append(override)
         except ConfigError as error:
             problems += error.problems
         except _COMPOSE_ERRORS as error:
-            problems.append(_wrong_key(override, base, groups, error))
+            problems.append(_wrong_key(override, known, groups, error))
     return problems, kept
 
 
@@ -231,11 +247,15 @@ def _base(config_name: str, kept: list[str], problems: list[Problem]) -> DictCon
 
 
 def _unreadable(override: str, error: Exception) -> Problem:
-    """Not Hydra's grammar: what it stumbled over, and that quotes help."""
+    """Not Hydra's grammar: what it stumbled over, and that quotes help, where they do."""
     key, _, value = override.partition("=")
     reason = _one_line(error).partition(" See https")[0]
     if key.strip() and value:
-        return Problem(key, "a value in Hydra's grammar", reason, f"quote it: {key}='\"...\"'")
+        shows = len(value) <= LONGEST_GOT and not set(value) & {'"', "'", "\\"}
+        quoted = value if shows else "..."
+        knob = f"quote it: {key}='\"{quoted}\"'"
+        no_choice = _no_choice(key, value) if key in _groups() else None
+        return no_choice or Problem(key, "a value in Hydra's grammar", reason, knob)
     return Problem("command line", "key=value or group=choice", f"'{override}'")
 
 
@@ -245,9 +265,12 @@ def _sweep_without_m(item: Override) -> Problem:
 
 
 def _wrong_choice(item: Override) -> Problem | None:
-    group, choice = item.key_or_group, item.value()
+    return None if item.is_delete() else _no_choice(item.key_or_group, item.value())
+
+
+def _no_choice(group: str, choice: Any) -> Problem | None:
     options = GlobalHydra.instance().config_loader().get_group_options(group)
-    if item.is_delete() or choice in options:
+    if choice in options:
         return None
     return Problem(
         group,
@@ -257,10 +280,16 @@ def _wrong_choice(item: Override) -> Problem | None:
     )
 
 
-def _wrong_key(override: str, base: DictConfig, groups: set[str], error: Exception) -> Problem:
+def _is_unknown(override: str, known: Sequence[str]) -> bool:
+    """Whether it sets a key of the run's that is in no section."""
+    (item,) = _parse([override])
+    plain = not (item.is_add() or item.is_force_add() or item.is_delete() or item.package)
+    return plain and item.key_or_group not in known and not item.is_hydra_override()
+
+
+def _wrong_key(override: str, known: Sequence[str], groups: set[str], error: Exception) -> Problem:
     (item,) = _parse([override])
     key = item.key_or_group
-    known = list(_keys(OmegaConf.to_container(base, resolve=False)))
     if key.startswith("hydra."):  # allowed, or the guard had refused it
         return Problem(key, "a folder" if key.endswith(".dir") else "a value", _one_line(error))
     if key in known or item.is_add():
@@ -299,5 +328,7 @@ def _keys(values: Any, prefix: str = "") -> Iterator[str]:
                 yield from _keys(value, f"{prefix}{key}.")
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _one_line(error: BaseException) -> str:
+    """Hydra raises some of OmegaConf's errors anew, without a word."""
+    said = " ".join(str(error).split())
+    return said or (_one_line(error.__cause__) if error.__cause__ else type(error).__name__)

@@ -7,7 +7,7 @@ the pipeline raises once. Lengths are in tokens, sizes in bytes ("30GiB" is acce
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.plugins import REGISTRIES, SECTIONS
-from kvpipe.request.schema import check_section
+from kvpipe.request.schema import NOTHING, check_section
 from kvpipe.text.quantities import Bytes, Tokens
 
 T = TypeVar("T")
@@ -39,6 +39,10 @@ CacheDtype = Literal[
     "iq4_nl",
     "nvfp4",
     "int8",
+    # of vLLM (specs/scaled_rows.py)
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "int4_per_token_head",
 ]
 ModelDtype = Literal["auto", "float16", "bfloat16", "float32"]
 
@@ -91,6 +95,7 @@ class ParallelConfig(Section):
     pipeline_parallel_size: Ranks
     decode_context_parallel_size: Ranks
     data_parallel_size: Ranks
+    enable_expert_parallel: bool = False  # files of third parties lack it
     rank_memory_bytes: list[Bytes] | None  # device memory of each rank; null: the device's, on all
     pipeline_partition: list[Count] | None  # layers a stage; null: as even as possible
 
@@ -112,6 +117,7 @@ class PlacementConfig(Section):
     ]
 
 
+MOST_MISSING = 3  # settings of a section that are told one by one
 FIXED_SECTIONS: dict[str, type[Section]] = {
     "attention": AttentionConfig,
     "cache": CacheConfig,
@@ -120,6 +126,10 @@ FIXED_SECTIONS: dict[str, type[Section]] = {
     "placement": PlacementConfig,
     "scheduler": SchedulerConfig,
 }
+
+
+# (class, contract) found to agree: asking a protocol is slow, and a run asks dozens of times.
+_KEPT: set[tuple[type, type]] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +144,13 @@ class PluginChoice:
     def make(self, contract: type[T]) -> T:
         """The plugin, set up with its options; ConfigError where what it makes does not keep the
         contract of its section: a class, or a protocol that is checked at run time."""
-        made = self.plugin(self.options)
-        if not isinstance(made, contract):
-            got = f"'{self.name}', which makes a {type(made).__name__}"
-            raise ConfigError(Problem(self.key, f"a plugin that makes a {contract.__name__}", got))
+        made: T = self.plugin(self.options)
+        if (type(made), contract) not in _KEPT:
+            if not isinstance(made, contract):
+                got = f"'{self.name}', which makes a {type(made).__name__}"
+                wanted = f"a plugin that makes a {contract.__name__}"
+                raise ConfigError(Problem(self.key, wanted, got))
+            _KEPT.add((type(made), contract))
         return made
 
 
@@ -175,11 +188,11 @@ def collect(
     for name, schema in FIXED_SECTIONS.items():
         value, found = check_section(name, schema, raw.get(name), (fallback or {}).get(name))
         fixed[name] = value
-        problems += found
+        problems += _folded(name, found)
     plugins: dict[str, PluginChoice] = {}
     for name in SECTIONS:
         choice, found = _check_plugin(name, raw.get(name), (fallback or {}).get(name))
-        problems += found
+        problems += _folded(name, found)
         if choice is not None:
             plugins[name] = choice
     whole = None not in fixed.values() and len(plugins) == len(SECTIONS)
@@ -197,6 +210,23 @@ def collect(
     return config, problems
 
 
+def _folded(section: str, problems: list[Problem]) -> Iterator[Problem]:
+    """Settings that an option file left out are one mistake, and told in one line."""
+    left_out = [each for each in problems if each.got == NOTHING]
+    if len(left_out) <= MOST_MISSING:
+        yield from problems
+        return
+    names = [each.key.removeprefix(f"{section}.") for each in left_out]
+    more = len(names) - MOST_MISSING
+    yield Problem(
+        section,
+        "all of its settings",
+        f"none for {', '.join(names[:MOST_MISSING])} and {more} more",
+        f"choose {section}=<option>, or begin a file of your own with `defaults: [<option>]`",
+    )
+    yield from (each for each in problems if each.got != NOTHING)
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
@@ -208,6 +238,8 @@ def _check_plugin(
     key = SECTIONS[name]
     if not isinstance(value, Mapping) or not isinstance(value.get(key), str):
         got = repr(value.get(key)) if isinstance(value, Mapping) else repr(value)
+        if value == {}:
+            got = "an empty section"
         return None, [
             Problem(f"{name}.{key}", "the name of a plugin", got, _name_it(name, key, got))
         ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
+from kvpipe.files.entry_points import entry_points
 from kvpipe.request.confdir import CONF_DIR
 
-_SETTING = re.compile(r"(\w+):\s*(\S.*?)?(?:\s+# (.*))?$")
+_SETTING = re.compile(r"(\w+):(?:\s+(?!#)(\S.*?))?(?:\s+# (.*))?$")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,17 +25,34 @@ _MAKERS = re.compile(r"^(nvidia|amd|geforce|tesla|instinct|rtx)[-_ ]*", re.IGNOR
 _HEAD = 1000  # characters: the comment and the first keys
 
 
-def option_named(group: str, said: str) -> str | None:
-    """The option file of `group` that `said` means, or None. ConfigError where two do."""
+def option_named(group: str, said: str, may_begin: bool = False) -> str | None:
+    """The option file of `group` that `said` means, or None. ConfigError where two do. may_begin:
+    whether it may be the first words of a name, as people shorten them."""
     if os.path.isfile(CONF_DIR / group / f"{said}.yaml"):  # False for names too long for a file
         return said
     wanted = _spelling(said)
     if not wanted:
         return None
     found = [path.stem for path in _files(group) if wanted in _spellings(path)]
+    found = found or _of_words(group, said, may_begin)
     if len(found) > 1:
         raise ConfigError(Problem(group, "a name that is one", f"'{said}'", f"valid: {_or(found)}"))
     return found[0] if found else None
+
+
+def _of_words(group: str, said: str, may_begin: bool) -> list[str]:
+    """Files whose names have the same words and numbers (`phi4`, `gemma3:27b`); where none has, and
+    they may be shortened, those whose names begin with them (`mixtral-8x7b`, `qwen3-next-80b`)."""
+    wanted = _words(said)
+    by_file = {path.stem: [_words(name) for name in _names(path)] for path in _files(group)}
+    same = [stem for stem, names in by_file.items() if wanted in names]
+    if same or not may_begin or not wanted:
+        return same
+    return [
+        stem
+        for stem, names in by_file.items()
+        if any(name[: len(wanted)] == wanted for name in names)
+    ]
 
 
 def near_names(group: str, said: str) -> list[str]:
@@ -43,7 +60,9 @@ def near_names(group: str, said: str) -> list[str]:
     from difflib import get_close_matches  # only when something went wrong
 
     known = {spelling: path.stem for path in _files(group) for spelling in _spellings(path)}
-    near = get_close_matches(_spelling(said), known, n=6, cutoff=0.75)
+    wanted = _spelling(said)
+    longer = [each for each in known if wanted and _loose(each).startswith(_loose(wanted))]
+    near = [*sorted(longer, key=len), *get_close_matches(wanted, known, n=6, cutoff=0.75)]
     return list(dict.fromkeys(known[spelling] for spelling in near))[:3]
 
 
@@ -81,12 +100,21 @@ def _head(path: Path) -> str:
 
 
 def _spellings(path: Path) -> Iterator[str]:
-    head = _head(path)
     yield _spelling(path.stem)
-    if match := _NAME.search(head):
-        name = match[1].rpartition("/")[2]
-        yield from {_spelling(name), _spelling(_SAME_CACHE.sub("", name))}
-    yield from (_spelling(other.rpartition("/")[2]) for other in _others(head))
+    yield from map(_spelling, _names(path))
+
+
+def _names(path: Path) -> Iterator[str]:
+    """By which others call it; of option files without any, the file's own."""
+    head = _head(path)
+    names = [match[1] for match in (_NAME.search(head),) if match] + _others(head)
+    for name in names or [path.stem]:
+        yield name.strip().rpartition("/")[2]
+
+
+def _words(name: str) -> list[str]:
+    plain = _MAKERS.sub("", _SAME_CACHE.sub("", name.strip().casefold()))
+    return re.findall(r"[a-z]+|[0-9]+", plain)
 
 
 def _spelling(name: str) -> str:
@@ -99,6 +127,11 @@ def _spelling(name: str) -> str:
     plain = re.sub(r"(?<=\d)gb$", "", plain)
     plain = re.sub(r"(?<=[a-z])[-_. ](?=\d)", "+", plain)
     return re.sub(r"[-_. ]", "", plain)
+
+
+def _loose(spelling: str) -> str:
+    """Without the mark of a separator between a letter and a digit."""
+    return spelling.replace("+", "")
 
 
 def _or(names: list[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import marshal
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,9 @@ _FLOAT = re.compile(
     re.VERBOSE,
 )
 _BOOLS = ("true", "false", "yes", "no", "on", "off", "y", "n")
+_NOT_TEXT = frozenset({*_BOOLS, "null", "nan", "inf", "infinity"})
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}\Z")
+_SETTING = re.compile(r"[a-z][a-z0-9_.]{0,59}=[A-Za-z0-9_./-]{1,59}\Z")  # as YAML: itself
 
 
 def load_yaml(text: str) -> Any:
@@ -38,13 +41,42 @@ def dump_yaml(value: Any) -> str:
 
 def dump_sections(values: Mapping[str, Any]) -> str:
     """The same text as `dump_yaml`, where many requests share most of their sections: each is
-    written once."""
+    written once, and by hand where it has plain words and numbers only."""
     return "".join(_section(key, marshal.dumps(value, 2)) for key, value in values.items())
+
+
+def dump_words(words: Sequence[str]) -> str:
+    """The same text as `dump_yaml` of a list of settings (`group=choice`)."""
+    plain = (f"- {word}\n" if _SETTING.match(word) else dump_yaml([word]) for word in words)
+    return "".join(plain) or dump_yaml([])
 
 
 @lru_cache(maxsize=4096)
 def _section(key: str, value: bytes) -> str:
-    return dump_yaml({key: marshal.loads(value)})
+    section = marshal.loads(value)
+    lines = _by_hand(section) if isinstance(section, dict) and section else None
+    return dump_yaml({key: section}) if lines is None else f"{key}:\n{lines}"
+
+
+def _by_hand(section: Mapping[str, Any]) -> str | None:
+    """The lines of a section of scalars; None where one may need quotes, or a form of its own."""
+    written = {key: _scalar(value) for key, value in section.items()}
+    if None in written.values() or not all(map(_is_word, written)):
+        return None
+    return "".join(f"  {key}: {text}\n" for key, text in written.items())
+
+
+def _scalar(value: Any) -> str | None:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(value)
+    return value if _is_word(value) else None
+
+
+def _is_word(text: Any) -> bool:
+    """Whether it stands without quotes, and reads back as this text."""
+    return isinstance(text, str) and bool(_WORD.match(text)) and text.lower() not in _NOT_TEXT
 
 
 @lru_cache(maxsize=1)

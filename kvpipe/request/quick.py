@@ -13,6 +13,7 @@ from __future__ import annotations
 import marshal
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -40,7 +41,18 @@ class _LeftToHydra(Exception):
 def quick_compose(overrides: Sequence[str]) -> dict[str, Any] | None:
     """The values that Hydra would compose, interpolations resolved; None where it must be asked."""
     try:
-        return _resolved(_composed(_split(overrides)))
+        settings = _split(overrides)
+        groups = dict(_defaults(_primary()))
+        said = {key: value for key, value in settings.items() if key in groups}
+        chosen = _of_choices(tuple(said.items()))
+        config: dict[str, Any] = marshal.loads(chosen.values)
+        for key, written in settings.items():
+            if key not in said:
+                _set(config, key, _value(written))
+        for *parents, last in chosen.references:
+            at = _at(config, parents)
+            at[last] = _referred(config, at[last])
+        return config
     except _LeftToHydra:
         return None
 
@@ -68,8 +80,18 @@ def _split(overrides: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def _composed(settings: Mapping[str, str]) -> dict[str, Any]:
-    chosen, order = _choices(settings)
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    """What options compose to, before keys are set. values: each request gets a copy of its own.
+    references: where interpolations stand."""
+
+    values: bytes
+    references: tuple[tuple[Any, ...], ...]
+
+
+@lru_cache(maxsize=256)  # jobs of a sweep that set keys choose the same options
+def _of_choices(said: tuple[tuple[str, str], ...]) -> _Chosen:
+    chosen, order = _choices(dict(said))
     config: dict[str, Any] = {}
     for group in order:
         text = _text(group, chosen[group])
@@ -78,18 +100,14 @@ def _composed(settings: Mapping[str, str]) -> dict[str, Any]:
             _merge(config, values)
         else:
             _merge(config.setdefault(group, {}), values)
-    for key, written in settings.items():
-        if key not in chosen:
-            _set(config, key, _value(written))
-    return config
+    return _Chosen(values=marshal.dumps(config), references=tuple(_references(config)))
 
 
-def _choices(settings: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def _choices(said: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The option of each group, and the groups in order: config.yaml's, then what chosen option
     files override, then the command line's, which wins."""
     order = [group for group, _ in _defaults(_primary())]
     chosen = dict(_defaults(_primary()))
-    said = {key: value for key, value in settings.items() if key in chosen}
     if not all(_WORD.match(value) for value in said.values()):
         raise _LeftToHydra
     chosen |= said
@@ -197,25 +215,29 @@ def _value(written: str) -> Any:
     raise _LeftToHydra
 
 
-def _resolved(config: dict[str, Any]) -> dict[str, Any]:
-    """`${section.key}` by what stands there."""
+def _references(node: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """Where a text refers to another key, or to nothing that it may."""
+    if isinstance(node, dict | list):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _references(value, *path, key)
+    elif isinstance(node, str) and ("${" in node or node == "???"):
+        yield path
 
-    def of(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {key: of(value) for key, value in node.items()}
-        if isinstance(node, list):
-            return [of(value) for value in node]
-        if not isinstance(node, str) or ("${" not in node and node != "???"):
-            return node
-        match = _REFERENCE.match(node)
-        found: Any = config
-        for part in match[1].split(".") if match else [""]:
-            if not isinstance(found, dict) or part not in found:
-                raise _LeftToHydra
-            found = found[part]
-        if isinstance(found, dict | list | str):
+
+def _referred(config: Mapping[str, Any], text: Any) -> Any:
+    """`${section.key}` by what stands there; a value that was set instead, as it is."""
+    if not isinstance(text, str) or ("${" not in text and text != "???"):
+        return text
+    match = _REFERENCE.match(text)
+    found = _at(config, match[1].split(".") if match else [""])
+    if isinstance(found, dict | list | str):
+        raise _LeftToHydra
+    return found
+
+
+def _at(config: Any, path: Sequence[Any]) -> Any:
+    for part in path:
+        if not isinstance(config, list) and not (isinstance(config, dict) and part in config):
             raise _LeftToHydra
-        return found
-
-    resolved: dict[str, Any] = of(config)
-    return resolved
+        config = config[part]
+    return config

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from kvpipe.errors import Problem, did_you_mean
 
+NOTHING = "nothing"  # got, of a setting that is not there
 SHOWN = 120  # characters of a wrong value that a message repeats
 
 
@@ -103,7 +104,7 @@ def _written_path(item: Any, value: Any) -> tuple[str, ...]:
 
 
 def _got(item: Any) -> str:
-    return "nothing" if item["type"] == "missing" else shown(item["input"])
+    return NOTHING if item["type"] == "missing" else shown(item["input"])
 
 
 def shown(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvpipe.errors import ConfigError, Problem
-from kvpipe.request.config import Count
+from kvpipe.request.config import CacheDtype, Count
 from kvpipe.text.quantities import Tokens
 
 _MOST = 2**31
@@ -20,10 +20,11 @@ Price = Annotated[float, Field(gt=0, lt=1e9)]
 class Want(BaseModel):
     """requests of length tokens each, running at once. length auto: the model's context. device:
     cards to choose from (null: the one that is planned for, searched setting by setting). prices:
-    of a card and hour, by device, in any currency. token_ms: the most that a token may take;
-    first_token_ms, wait_ms: the first one, and the queue before it, of a trace of requests.
-    percentile: so many percent of the requests are held to these. write: a file that starts the
-    first fleet, its containers of this image (null: the planned release's own)."""
+    of a card and hour, by device, in any currency. caches, batches, seqs: cache types, tokens a
+    step and sequences at once to choose from (null: as the request has them). token_ms: the most
+    that a token may take; first_token_ms, wait_ms: the first one, and the queue before it, of a
+    trace of requests. percentile: so many percent of the requests are held to these. write: files
+    that start the first fleet, its containers of this image (null: the planned release's own)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -31,6 +32,9 @@ class Want(BaseModel):
     length: Tokens | Literal["auto"]
     device: Annotated[list[str], Field(min_length=1)] | None
     prices: dict[str, Price] | None
+    caches: Annotated[list[CacheDtype], Field(min_length=1)] | None = None
+    batches: Annotated[list[Count], Field(min_length=1)] | None = None
+    seqs: Annotated[list[Count], Field(min_length=1)] | None = None
     token_ms: Milliseconds | None
     first_token_ms: Milliseconds | None = None  # files of third parties lack these
     wait_ms: Milliseconds | None = None

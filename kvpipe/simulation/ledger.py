@@ -18,6 +18,8 @@ from kvpipe.blocks import BlockManager
 from kvpipe.cache.plan import Capacity
 from kvpipe.simulation.traffic import Traffic
 
+_Counts = tuple[int, int, int, int]  # of a `Point`
+
 MAX_POINTS = 2000  # of the plot; steps in between are summed up by their maximum
 
 
@@ -57,7 +59,6 @@ class Ledger:
     manager: BlockManager
     capacity: Capacity | None
     gap_every: int = 16
-    points: list[Point] = field(default_factory=list)
     largest_gap: Gap | None = None
     peak_running: int = 0
     peak_in_use: int = 0
@@ -65,6 +66,7 @@ class Ledger:
     request_seconds: float = 0.0
     steps: int = 0
     idle: list[tuple[float, float]] = field(default_factory=list)  # seconds, from and to
+    _points: list[tuple[float, _Counts]] = field(default_factory=list)
     _until: float = 0.0
     _stride: int = 1
     _merged: int = 0
@@ -82,7 +84,7 @@ class Ledger:
         if in_use > self.peak_in_use or self.steps % self.gap_every == 0:
             self._note_gap(time_s, in_use, running)
         self.peak_in_use = max(self.peak_in_use, in_use)
-        self._note_point(Point(time_s, in_use, pool.num_cached_free, len(running), waiting))
+        self._note_point(time_s, (in_use, pool.num_cached_free, len(running), waiting))
 
     def _note_idle(self, time_s: float) -> None:
         """Nothing ran from the end of the step before until now: of many times the longest stay."""
@@ -123,17 +125,23 @@ class Ledger:
         groups: Iterable[int] = range(len(self.manager.tables))
         return sum(len(self.manager.block_ids(number, group)) for group in groups)
 
-    def _note_point(self, point: Point) -> None:
+    @property
+    def points(self) -> list[Point]:
+        return [Point(time_s, *counts) for time_s, counts in self._points]
+
+    def _note_point(self, time_s: float, counts: _Counts) -> None:
+        """Plain tuples: this is done in every step."""
         if self._merged:
-            last = self.points.pop()
-            point = Point(point.time_s, *map(max, _counts(last), _counts(point)))
-        self.points.append(point)
+            counts = _most(self._points.pop()[1], counts)
+        self._points.append((time_s, counts))
         self._merged = (self._merged + 1) % self._stride
-        if len(self.points) > MAX_POINTS and not self._merged:
-            pairs = zip(self.points[::2], self.points[1::2], strict=False)
-            self.points = [Point(b.time_s, *map(max, _counts(a), _counts(b))) for a, b in pairs]
+        if len(self._points) > MAX_POINTS and not self._merged:
+            pairs = zip(self._points[::2], self._points[1::2], strict=False)
+            self._points = [(later[0], _most(first[1], later[1])) for first, later in pairs]
             self._stride *= 2
 
 
-def _counts(point: Point) -> tuple[int, int, int, int]:
-    return point.in_use, point.cached_free, point.running, point.waiting
+def _most(one: _Counts, other: _Counts) -> _Counts:
+    a, b, c, d = one
+    e, f, g, h = other
+    return (a if a > e else e, b if b > f else f, c if c > g else g, d if d > h else h)

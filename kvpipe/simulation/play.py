@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,9 @@ from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.registry import Registry
 from kvpipe.request.schema import check_section, shown
+from kvpipe.simulation.data_parallel import Copies
 from kvpipe.simulation.ledger import Ledger
-from kvpipe.simulation.replicas import played
+from kvpipe.simulation.replicas import played, told_together
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.routing import ROUTINGS
 from kvpipe.simulation.serving import Counts, Serving
@@ -25,6 +27,7 @@ from kvpipe.simulation.step_time import (
 from kvpipe.simulation.traces.base import Trace, TraceOptions, TraceRequest
 from kvpipe.simulation.traffic import Traffic
 from kvpipe.text.figures import count
+from kvpipe.text.meanwhile import Tell, silent
 
 TRACES: Registry[type[Trace]] = Registry("trace.name", "kvpipe.simulation.traces", "kvpipe.traces")
 
@@ -77,9 +80,14 @@ def replay(
     max_num_seqs: int = 256,
     prefix_caching: bool = False,
     best: StepTime | None = None,
+    copies: int = 1,
+    together: bool = False,
+    tell: Tell = silent,
 ) -> ReplayResult:
-    """Serve the requests, in order of arrival, with at most max_num_seqs together on a replica.
-    best: steps by model and card, where the options leave them to these."""
+    """Serve the requests, in order of arrival, with at most max_num_seqs together on a replica, or
+    on each of its data-parallel copies. best: steps by model and card, where the options leave them
+    to these. together: the copies share experts, and step together. tell: is told how many requests
+    of a replica (a copy) are finished, a hundred times at most."""
     if options.replicas > 1:
         each = options.model_copy(update={"replicas": 1})
         alone = partial(
@@ -89,22 +97,52 @@ def replay(
             max_num_seqs=max_num_seqs,
             prefix_caching=prefix_caching,
             best=best,
+            copies=copies,
+            together=together,
+            tell=tell,
         )
         return played(ROUTINGS[options.routing](requests, options.replicas), alone)
-    manager = _manager(plan, min(max_num_seqs, len(requests)), prefix_caching)
+    each_step = step_time(options, best)
+    finished = partial(_told, tell, -(-len(requests) // copies))
+    seqs = min(max_num_seqs, len(requests))
+    servers = [
+        _server(plan, options, seqs, prefix_caching, each_step, finished) for _ in range(copies)
+    ]
+    arrivals = _admissible(requests, plan.limits.max_model_len, servers[0].counts)
+    if copies == 1:
+        servers[0].serve(arrivals)
+        return _result(servers[0], plan, len(requests), _span(arrivals, options))
+    several = Copies(servers, together)
+    several.serve(arrivals)
+    span = _span(arrivals, options)
+    results = [
+        _result(server, plan, sent, span)
+        for server, sent in zip(servers, several.sent, strict=True)
+    ]
+    return replace(told_together(results), requests=len(requests), copies=copies)
+
+
+def _server(
+    plan: Plan,
+    options: TraceOptions,
+    seqs: int,
+    prefix_caching: bool,
+    each_step: StepTime,
+    finished: Callable[[int], None],
+) -> Serving:
+    manager = _manager(plan, seqs, prefix_caching)
     _refuse_drafts(manager)
-    counts = Counts()
-    arrivals = _admissible(requests, plan.limits.max_model_len, counts)
     ledger = Ledger(manager, plan.capacity)
-    serving = Serving(
-        manager, options, max_num_seqs, ledger, counts=counts, step_time=step_time(options, best)
-    )
-    serving.serve(arrivals)
+    return Serving(manager, options, seqs, ledger, step_time=each_step, on_finish=finished)
+
+
+def _result(serving: Serving, plan: Plan, requests: int, arrivals_s: float) -> ReplayResult:
+    manager, ledger = serving.manager, serving.ledger
     busy = ledger.busy_s or 1.0
     return ReplayResult(
-        trace=options.name,
-        requests=len(requests),
-        counts=counts,
+        trace=serving.options.name,
+        requests=requests,
+        counts=serving.counts,
         simulated_s=serving.now,
         busy_s=ledger.busy_s,
         steps=ledger.steps,
@@ -120,10 +158,15 @@ def replay(
         requests_steady=plan.capacity.requests_steady if plan.capacity else None,
         request_len=plan.limits.max_model_len,
         points=tuple(ledger.points),
-        arrivals_s=_span(arrivals, options),
+        arrivals_s=arrivals_s,
         idle=tuple(ledger.idle),
         latencies=serving.latencies,
     )
+
+
+def _told(tell: Tell, requests: int, finished: int) -> None:
+    if finished % max(1, -(-requests // 100)) == 0:
+        tell(f"{finished:,} of {count(requests, 'request')} finished")
 
 
 def step_time(options: TraceOptions, best: StepTime | None) -> StepTime:

@@ -20,7 +20,11 @@ Play = Callable[[Sequence[TraceRequest]], ReplayResult]
 
 def played(parts: Sequence[Sequence[TraceRequest]], play: Play) -> ReplayResult:
     """parts: the requests of each replica; those that are sent nothing are left out."""
-    results = [play(part) for part in parts if part]
+    return told_together([play(part) for part in parts if part])
+
+
+def told_together(results: Sequence[ReplayResult]) -> ReplayResult:
+    """Of replicas, or of a replica's data-parallel copies: each copy has its share in the end."""
     busiest = max(results, key=lambda each: (each.peak_in_use, each.busy_s))
     return replace(
         busiest,
@@ -29,9 +33,14 @@ def played(parts: Sequence[Sequence[TraceRequest]], play: Play) -> ReplayResult:
         simulated_s=max(each.simulated_s for each in results),
         latencies=_together([each.latencies for each in results]),
         arrivals_s=max(each.arrivals_s for each in results),
-        replicas=tuple(map(_share, results)),
-        busiest=results.index(busiest),
+        replicas=tuple(share for each in results for share in _shares(each)),
+        busiest=sum(len(_shares(each)) for each in results[: results.index(busiest)])
+        + busiest.busiest,
     )
+
+
+def _shares(result: ReplayResult) -> tuple[ReplicaShare, ...]:
+    return result.replicas or (_share(result),)
 
 
 def _share(result: ReplayResult) -> ReplicaShare:

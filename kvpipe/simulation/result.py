@@ -34,7 +34,8 @@ class ReplayResult:
     arrivals_s: from the first arrival to the last; overload: how many times longer the work took
     (None: it was kept up with). idle: spans of seconds in which nothing ran. latencies: what the
     percentiles are of. replicas: each of several (() where there is one); steps, blocks and points
-    are of number `busiest` then, counts and waits of all."""
+    are of number `busiest` then, counts and waits of all. copies: data-parallel ones of a replica,
+    each of which stands among the replicas."""
 
     trace: str
     requests: int
@@ -63,6 +64,7 @@ class ReplayResult:
     latencies: Latencies = field(default_factory=Latencies)
     replicas: tuple[ReplicaShare, ...] = ()
     busiest: int = 0
+    copies: int = 1
 
     def __post_init__(self) -> None:
         times = self.latencies

@@ -9,13 +9,14 @@ counted, not measured.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
 from kvpipe.blocks import BlockManager, OutOfBlocks
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.ledger import Ledger
-from kvpipe.simulation.named_chain import NamedChain
+from kvpipe.simulation.named_chain import PrefixNames
 from kvpipe.simulation.step_time import NominalStep, StepTime
 from kvpipe.simulation.traces.base import TraceOptions
 from kvpipe.simulation.traffic import Traffic
@@ -62,6 +63,7 @@ class Serving:
     counts: Counts = field(default_factory=Counts)
     step_time: StepTime = field(default_factory=NominalStep)
     latencies: Latencies = field(default_factory=Latencies)
+    on_finish: Callable[[int], None] = lambda _: None  # is told how many there are by now
     ran_dry: RanDry | None = None
     now: float = 0.0
     _admission_blocked: bool = False
@@ -69,23 +71,34 @@ class Serving:
     _lengths: list[int] = field(default_factory=list)  # of those that decode in this step
     _random: Random = field(default_factory=lambda: Random(0))  # a replay repeats itself
 
+    def __post_init__(self) -> None:
+        self._batch: list[Traffic] = []  # that decodes, their own tokens and numbers
+        self._tokens: list[int] = []
+        self._numbers: list[int] = []
+        self._names = PrefixNames(self.manager.granule, len(self.manager.tables))
+
     def serve(self, arrivals: list[Traffic]) -> None:
         """Until every request is finished or turned away. arrivals: in order of arrival."""
         coming = deque(arrivals)
         while coming or self.waiting or self.running:
-            while coming and self._arrival(coming[0]) <= self.now:
+            while coming and self.arrival(coming[0]) <= self.now:
                 self.waiting.append(coming.popleft())
             if not self.waiting and not self.running:
-                self.now = self._arrival(coming[0])
+                self.now = self.arrival(coming[0])
                 continue
-            self._step()
+            self.end_step(self.begin_step())
 
-    def _arrival(self, item: Traffic) -> float:
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def arrival(self, item: Traffic) -> float:
         if self.options.arrivals == "at_once":
             return 0.0
         return item.request.arrival_s / self.options.arrival_rate_scale
 
-    def _step(self) -> None:
+    def begin_step(self) -> float:
+        """The step's work; how many seconds it takes."""
         self.manager.begin_step()
         budget = self.manager.limits.max_num_batched_tokens
         tokens = self._decode(budget)
@@ -93,9 +106,12 @@ class Serving:
         tokens += self._admit(budget - tokens)
         if not tokens:
             self._unblock()
-        step = self.step_time.seconds(self._lengths, tokens)
-        self.ledger.note(self.now, step, self.running, len(self.waiting))
-        self.now += step
+        return self.step_time.seconds(self._lengths, tokens)
+
+    def end_step(self, seconds: float) -> None:
+        """After so many seconds, which may be more than its own (see `data_parallel`)."""
+        self.ledger.note(self.now, seconds, self.running, len(self.waiting))
+        self.now += seconds
         self._finish()
 
     # --- the three kinds of work -------------------------------------------------------------
@@ -105,9 +121,12 @@ class Serving:
         drafts = min(self.manager.limits.num_lookahead_tokens, max(0, budget - 1))
         self._lengths = []
         while batch := self._decoding()[: budget // (1 + drafts)]:
-            names = [item.number for item in batch]
+            if batch != self._batch:  # most often it is that of the step before
+                self._batch = batch
+                self._tokens = [item.own for item in batch]
+                self._numbers = [item.number for item in batch]
             try:
-                self.manager.append(names, [item.own for item in batch], drafts)
+                self.manager.append(self._numbers, self._tokens, drafts)
             except OutOfBlocks as error:
                 self._note_dry(error)
                 self._preempt()
@@ -174,8 +193,8 @@ class Serving:
         manager = self.manager
         if not manager.prefix_caching:
             return manager.add_request(item.number)
-        if NamedChain.suits(item, manager.granule):
-            return manager.add_request(item.number, chain=NamedChain.of(item, manager.granule))
+        if self._names.suit(item):
+            return manager.add_request(item.number, chain=self._names.chain(item))
         return manager.add_request(item.number, item.tokens())
 
     def _chunk(self, item: Traffic, budget: int) -> int:
@@ -211,6 +230,7 @@ class Serving:
         item = self.running.pop() if self.running else self.waiting.popleft()
         if item.number in self.manager.live_requests:
             self.manager.free(item.number)
+        item.stored = 0
         self.counts.never_fit += 1
         self._admission_blocked = False
 
@@ -220,6 +240,7 @@ class Serving:
         for item in over:
             self.manager.free(item.number)
             self.counts.finished += 1
+            self.on_finish(self.counts.finished)
             self.latencies.finished(item, self.now)
             self._admission_blocked = False
         if over:
@@ -229,19 +250,18 @@ class Serving:
     def _note_admitted(self, item: Traffic) -> None:
         if item.first_token_s is None:
             self._unanswered.append(item)
-        self.latencies.admitted(item, self._arrival(item), self.now)
+        self.latencies.admitted(item, self.arrival(item), self.now)
 
     def _note_answers(self) -> None:
         """The step that stores the last token of a prompt gives the first token."""
         if not self._unanswered:
             return
-        live = {item.number for item in self.running}
         still = []
         for item in self._unanswered:
-            if item.number not in live:
+            if not item.stored:
                 continue  # preempted: it is admitted again
             if item.stored >= item.request.prompt_tokens:
-                self.latencies.answered(item, self._arrival(item), self.now)
+                self.latencies.answered(item, self.arrival(item), self.now)
             else:
                 still.append(item)
         self._unanswered = still

@@ -10,7 +10,7 @@ from kvpipe.text.figures import count
 from kvpipe.text.lines import wrap
 
 _BARS = " ▁▂▃▄▅▆▇█"
-_WIDTH = 60
+_MOST_BARS = 60
 _LABEL = 12  # columns
 _MOST_REPLICAS = 12  # whose requests are listed
 
@@ -19,7 +19,8 @@ def render(result: ReplayResult, heading: str = "", width: int = 80, timing: str
     """Plain text: a labelled fact each, on lines of at most `width` columns. heading: what was
     replayed on what; timing: what a step takes, in words."""
     lines: list[str] = []
-    for label, fact in _facts(result, heading, timing):
+    bars = min(_MOST_BARS, width - _LABEL)
+    for label, fact in _facts(result, heading, timing, bars):
         if label == "over time":  # spaces are bars of no height: not to be wrapped
             lines.append(label.ljust(_LABEL) + fact)
             continue
@@ -28,7 +29,7 @@ def render(result: ReplayResult, heading: str = "", width: int = 80, timing: str
     return "\n".join(lines)
 
 
-def _facts(result: ReplayResult, heading: str, timing: str) -> Iterator[tuple[str, str]]:
+def _facts(result: ReplayResult, heading: str, timing: str, bars: int) -> Iterator[tuple[str, str]]:
     """(label, fact); a fact without a label belongs to the one before."""
     if heading:
         yield "replay", heading
@@ -53,7 +54,7 @@ def _facts(result: ReplayResult, heading: str, timing: str) -> Iterator[tuple[st
         f"{_gib(result.peak_in_use * result.bytes_per_block)})",
     )
     if result.points:
-        yield "over time", _sparkline(result)
+        yield "over time", _sparkline(result, bars)
     if drafted := result.counts.drafted_tokens:
         accepted = result.counts.accepted_tokens
         yield (
@@ -74,9 +75,11 @@ def _replicas(result: ReplayResult) -> Iterator[tuple[str, str]]:
     shares = result.replicas
     shown = ", ".join(f"{share.requests:,}" for share in shares[:_MOST_REPLICAS])
     more = "" if len(shares) <= _MOST_REPLICAS else f" and {len(shares) - _MOST_REPLICAS:,} more"
+    copies, several = result.copies, len(shares) // result.copies
+    what = f"{several:,} of {copies:,} data-parallel copies each" if copies > 1 else f"{several:,}"
     yield (
         "replicas",
-        f"{len(shares):,}, with {shown}{more} requests; counts and waits are of all, steps, blocks "
+        f"{what}, with {shown}{more} requests; counts and waits are of all, steps, blocks "
         f"and the picture of number {result.busiest + 1}, whose pool was fullest",
     )
 
@@ -166,12 +169,12 @@ def _gap(result: ReplayResult) -> Iterator[tuple[str, str]]:
     )
 
 
-def _sparkline(result: ReplayResult) -> str:
-    """Blocks in use, as a share of the pool: the most in each of _WIDTH equal spans of time."""
+def _sparkline(result: ReplayResult, bars: int) -> str:
+    """Blocks in use, as a share of the pool: the most in each of so many equal spans of time."""
     end = max(point.time_s for point in result.points) or 1.0
-    most = [0] * _WIDTH
+    most = [0] * bars
     for point in result.points:
-        at = min(_WIDTH - 1, int(point.time_s / end * _WIDTH))
+        at = min(bars - 1, int(point.time_s / end * bars))
         most[at] = max(most[at], point.in_use)
     top = max(1, result.usable_blocks)
     return "".join(_BARS[-(-value * (len(_BARS) - 1) // top)] for value in most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from typing_extensions import Self
@@ -17,6 +18,8 @@ from kvpipe.specs.bounds import Bound
 # fp8_ds_mla: 512 fp8 numbers, 4 float32 scales and 64 bfloat16 of rope a token.
 FP8_DS_MLA = "fp8_ds_mla"
 FP8_DS_MLA_BYTES = 656
+# Pages of rows that are not packed, where the model says that its pages are aligned at all.
+PLAIN_ALIGNMENT = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,9 @@ class LatentSpec(AttentionSpec):
     alignment: bytes to whose multiple the page is rounded up; the difference is page padding.
     """
 
-    optional_fields: ClassVar[tuple[str, ...]] = ("num_kv_heads", "dtype")
+    optional_fields: ClassVar[tuple[str, ...]] = (
+        "num_kv_heads", "dtype", "tokens_per_state", "block_size", "packed_bytes", "alignment",
+    )  # fmt: skip
 
     is_latent: ClassVar[bool] = True
     # Sizes of a bound -> the kind of latent rows under it.
@@ -48,17 +53,24 @@ class LatentSpec(AttentionSpec):
 
     @classmethod
     def from_geometry(cls, geometry: Mapping[str, Any], context: SpecContext) -> Self:
-        """A row with a `dtype` of its own (an indexer's) is not stored as the run's cache_dtype."""
+        """A row with a `dtype` of its own (an indexer's) is not stored as the run's cache_dtype.
+
+        block_size: tokens of this layer's own blocks, whatever the run's are. packed_bytes: of a
+        row under fp8_ds_mla; alignment: of its page, there (see PLAIN_ALIGNMENT)."""
         check_fields(cls.kind, geometry, ("head_size", *cls.more_fields), cls.optional_fields)
-        numbers: dict[str, Any] = {
-            name: count(cls.kind, geometry, name) for name in cls.more_fields
-        }
+        number = partial(count, cls.kind, geometry)
+        numbers: dict[str, Any] = {name: number(name) for name in cls.more_fields}
         own = geometry.get("dtype") is not None
         packed = context.cache_dtype == FP8_DS_MLA
+        if "alignment" in geometry:
+            numbers["alignment"] = number("alignment") if packed else PLAIN_ALIGNMENT
+        if packed and not own:
+            numbers["state_content_bytes"] = number("packed_bytes", FP8_DS_MLA_BYTES)
         return cls(
-            block_size=context.block_size,
-            num_kv_heads=count(cls.kind, geometry, "num_kv_heads", 1),
-            head_size=count(cls.kind, geometry, "head_size"),
+            block_size=number("block_size", context.block_size),
+            num_kv_heads=number("num_kv_heads", 1),
+            head_size=number("head_size"),
+            tokens_per_state=number("tokens_per_state", 1),
             dtype=dtype_of(cls.kind, geometry, "uint8" if packed else context.dtype),
             cache_dtype=None if own else context.cache_dtype,
             **numbers,

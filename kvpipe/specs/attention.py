@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
@@ -16,11 +16,12 @@ from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray, RequestLimits
 from kvpipe.specs.bounds import Bound
 from kvpipe.specs.rhythm import Rhythm, rhythm
 from kvpipe.specs.runs import Runs, one_run
+from kvpipe.specs.scaled_rows import row_bytes
 
 A = TypeVar("A", bound="AttentionSpec")
 
 
-@lru_cache(maxsize=4096)  # a plan asks hundreds of times, of a handful of shapes
+@lru_cache(maxsize=4096)  # of a handful of shapes
 def _array(name: str, dtype: str, num_heads: int, width: int, tokens_per_row: int) -> PageArray:
     return PageArray(
         name=name,
@@ -38,7 +39,8 @@ class AttentionSpec(KVCacheSpec):
     K). dtype: how one number is stored, a key of DTYPE_BYTES.
 
     state_content_bytes: all that one token and head stores, where it is packed into one opaque row
-    (656 bytes of fp8_ds_mla) instead of K and V. tokens_per_state: tokens that one row stands for.
+    (656 bytes of fp8_ds_mla; scaled_rows.py) instead of K and V. tokens_per_state: tokens that one
+    row stands for.
     dcp_sharded: whether decode context parallelism splits this cache over its ranks; that of a
     draft model is replicated instead.
     """
@@ -86,9 +88,17 @@ class AttentionSpec(KVCacheSpec):
             if name != "dtype" and geometry.get(name) is not None
         }
         dtype = dtype_of(cls.kind, geometry, context.dtype)
+        if context.scaled_rows and geometry.get("dtype") is None:
+            sizes = numbers["head_size"], numbers.get("head_size_v", numbers["head_size"])
+            numbers["state_content_bytes"] = row_bytes(context.scaled_rows, *sizes)
+            dtype = "uint8"
         return cls(block_size=context.block_size, dtype=dtype, **numbers)
 
     def page_arrays(self) -> tuple[PageArray, ...]:
+        return self._arrays
+
+    @cached_property  # a plan asks hundreds of times
+    def _arrays(self) -> tuple[PageArray, ...]:
         if self.state_content_bytes is not None:
             return (self._rows("kv", "uint8", self.state_content_bytes),)
         width_v = self.head_size_v or self.head_size

@@ -61,6 +61,8 @@ class KVCacheSpec(ABC):
     keeps_every_token: ClassVar[bool] = False
     # Stores one compressed row a token, from which K and V are computed.
     is_latent: ClassVar[bool] = False
+    # An engine was read that keeps it in rows with scales of their own (scaled_rows.py).
+    takes_scaled_rows: ClassVar[bool] = False
 
     # As a what-if it takes its window from cache.sliding_window (see conf/attention/sliding.yaml).
     reads_cache_window: ClassVar[bool] = False

@@ -31,6 +31,7 @@ class FullAttentionSpec(AttentionSpec):
     """
 
     kind: ClassVar[str] = "full"
+    takes_scaled_rows: ClassVar[bool] = True
     keeps_every_token: ClassVar[bool] = True
 
     remembers: Bound = Bound()

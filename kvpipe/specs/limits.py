@@ -41,7 +41,8 @@ class SpecContext:
     """What a run decides for every layer, when a model's geometry becomes specs.
 
     dtype: storage of K and V, a key of DTYPE_BYTES. cache_dtype: the configured word, with `auto`
-    resolved ("fp8_ds_mla" stays). conv_dtype, ssm_dtype: storage of states.
+    resolved ("fp8_ds_mla" stays). scaled_rows: that word, where K and V lie in rows with scales of
+    their own. conv_dtype, ssm_dtype: storage of states.
     """
 
     block_size: int
@@ -55,4 +56,5 @@ class SpecContext:
     mamba_page_size_padded: int | None = None
     mamba_cache_mode: str = "none"
     num_speculative_blocks: int = 0
+    scaled_rows: str = ""
     mamba2_checkpoint_blocks: int = 0  # that the engine keeps beside a Mamba-2 state in mode align

@@ -3,7 +3,7 @@
 Sources: ggml of llama.cpp at 0c1e57098 (blocks of 32 numbers, of which each has one or two scales
 of 16 bits); NVFP4 as TensorRT-LLM's cache managers count it (4 bits a number, and for each 16 of
 them a scale of 8 bits). int8 is a word of engines whose scales are not a token's; nobody here plans
-it, and each engine refuses it by name.
+it, and each engine refuses it by name. Rows with scales of their own: scaled_rows.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ PACKED: Mapping[str, tuple[int, int]] = {
     "iq4_nl": (32, 18),
     "nvfp4": (16, 9),
 }
-WORDS = (*PACKED, "int8")
+PER_TOKEN_HEAD = ("int8_per_token_head", "fp8_per_token_head", "int4_per_token_head")
+WORDS = (*PACKED, *PER_TOKEN_HEAD, "int8")
 
 
 def packed_bytes(numbers: int, name: str) -> int:

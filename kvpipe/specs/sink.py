@@ -16,6 +16,7 @@ class SinkFullAttentionSpec(FullAttentionSpec):
     """sink_len: tokens at the front that are never dropped; carried along, it costs no bytes."""
 
     kind: ClassVar[str] = "sink"
+    takes_scaled_rows: ClassVar[bool] = False
     optional_fields: ClassVar[tuple[str, ...]] = ("head_size_v", "dtype", "sink_len")
 
     sink_len: int | None = None

@@ -27,6 +27,7 @@ class SlidingWindowSpec(AttentionSpec):
     """
 
     kind: ClassVar[str] = "sliding"
+    takes_scaled_rows: ClassVar[bool] = True
     more_fields: ClassVar[tuple[str, ...]] = ("sliding_window",)
     reads_cache_window: ClassVar[bool] = True
 

@@ -16,6 +16,7 @@ class SlidingWindowMLASpec(LatentSpec, SlidingWindowSpec):
     """The rows of a latent cache under the block rules of a sliding window."""
 
     kind: ClassVar[str] = "sliding_mla"
+    takes_scaled_rows: ClassVar[bool] = False
 
     def same_type(self, other: KVCacheSpec) -> bool:
         """It may follow ordinary windows of its size, but no ordinary window follows it."""

@@ -26,6 +26,7 @@ class StreamingSpec(SlidingWindowSpec):
     """
 
     kind: ClassVar[str] = "streaming"
+    takes_scaled_rows: ClassVar[bool] = False
     more_fields: ClassVar[tuple[str, ...]] = ("sliding_window", "num_sink_tokens")
     reads_cache_window: ClassVar[bool] = False
 

@@ -1,14 +1,16 @@
 """Sections of text and tables -> lines of at most `width` characters, each with a style name.
 
-Plain ASCII; tables are aligned columns, of which the last may wrap. Styles: "title", "good", "bad",
-"warning", "faint", "".
+Plain ASCII; tables are aligned columns, of which the last may wrap. No word is cut: settings, paths
+and digests are there to be copied. Styles: "title", "good", "bad", "warning", "faint", "".
 """
 
 from __future__ import annotations
 
-import shutil
+import os
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 GAP = "  "
@@ -33,8 +35,9 @@ class Command:
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """A title, an optional table, then paragraphs. align: "l" or "r" a column; the last column,
-    when "l", is wrapped to the width that is left. A table that is still too wide is told row by
-    row, each figure with its header."""
+    when "l", is wrapped to the width that is left, or stands below its row where a word of it is
+    longer than that. A table that is still too wide is told row by row, each figure with its
+    header."""
 
     title: str
     headers: Sequence[str] = ()
@@ -46,11 +49,21 @@ class Section:
 
 def terminal_width() -> int:
     """Columns: the terminal's within bounds, 80 in a pipe."""
-    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
+    said = os.environ.get("COLUMNS", "")
+    columns = int(said) if said.isdecimal() else 0
+    if not columns and sys.__stdout__ is not None:
+        with suppress(OSError, ValueError):  # no terminal, or closed
+            columns = os.get_terminal_size(sys.__stdout__.fileno()).columns
+    return max(NARROWEST, min(WIDEST, columns or 80))
+
+
+def whole_words(text: str, width: int) -> list[str]:
+    """Lines of whole words; a longer word (path, digest) stands alone, so that it can be copied."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def wrap(text: str, width: int, style: str = "", indent: str = INDENT) -> list[Line]:
-    """Whole words; longer ones (paths, digests) are left whole, so that they can be copied."""
+    """Paragraphs of whole words: what follows the first line of one stands further in."""
     wrapped = textwrap.wrap(
         text,
         width,
@@ -60,6 +73,14 @@ def wrap(text: str, width: int, style: str = "", indent: str = INDENT) -> list[L
         break_on_hyphens=False,
     )
     return [Line(line, style) for line in wrapped]
+
+
+def cut(text: str, width: int) -> str:
+    """As many whole words of a longer text as fit before " ..."."""
+    words, end = text, " ..."
+    while len(words) + len(end) > width and " " in words.strip():
+        words = words.rpartition(" ")[0].rstrip()
+    return words + end
 
 
 def lay_out(sections: Sequence[Section], width: int) -> Iterator[Line]:
@@ -103,7 +124,7 @@ def _table(section: Section, width: int) -> Iterator[Line]:
         return
     for number, row in enumerate(table):
         style = "faint" if section.headers and number == 0 else ""
-        yield from (Line(text, style) for text in _row(row, widths, section.align))
+        yield from (Line(text, style) for text in _row(row, widths, section.align, width))
 
 
 def _told(section: Section, width: int) -> Iterator[Line]:
@@ -113,7 +134,7 @@ def _told(section: Section, width: int) -> Iterator[Line]:
         yield from wrap(f"{first}: {', '.join(parts)}" if first else ", ".join(parts), width)
 
 
-def _row(row: Sequence[str], widths: Sequence[int], align: str) -> Iterator[str]:
+def _row(row: Sequence[str], widths: Sequence[int], align: str, width: int) -> Iterator[str]:
     *front, last = row
     cells = [
         cell.rjust(w) if side == "r" else cell.ljust(w)
@@ -122,8 +143,10 @@ def _row(row: Sequence[str], widths: Sequence[int], align: str) -> Iterator[str]
     start = INDENT + "".join(cell + GAP for cell in cells)
     if align[-1] == "r":
         yield (start + last.rjust(widths[-1])).rstrip()
-        return
-    parts = textwrap.wrap(last, widths[-1], break_on_hyphens=False) or [""]
-    yield (start + parts[0]).rstrip()
-    for part in parts[1:]:
-        yield " " * len(start) + part
+    elif front and max(map(len, last.split()), default=0) > widths[-1]:
+        yield start.rstrip()
+        yield from (line.text for line in wrap(last, width, indent=3 * INDENT))
+    else:
+        parts = whole_words(last, widths[-1]) or [""]
+        yield (start + parts[0]).rstrip()
+        yield from (" " * len(start) + part for part in parts[1:])

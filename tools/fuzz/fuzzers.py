@@ -5,7 +5,7 @@ A crash is what is wrong, too: nothing that is read or asked may raise anything 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -46,16 +46,26 @@ FUZZERS = {
 }
 
 
-def search(fuzzer: Fuzzer, seed: Random, count: int) -> list[str]:
-    """The smallest case of each kind that fails among `count`, and what is wrong with it."""
+Progress = Callable[[int, int, str], None]
+
+
+def search(
+    fuzzer: Fuzzer, seed: int, cases: Iterable[int], progress: Progress = lambda *_: None
+) -> list[str]:
+    """The smallest case of each kind that fails, and what is wrong with it.
+
+    cases: their numbers; a case depends on its number and the seed alone. progress: told after each
+    its number, how many kinds failed so far, and what was found in it.
+    """
     found: dict[str, str] = {}
-    for _ in range(count):
-        case = fuzzer.at_random(seed)
+    for number in cases:
+        case = fuzzer.at_random(Random(f"{seed}:{number}"))
         said = said_of(fuzzer, case)
-        kind = said[:60]
+        kind, new = said[:60], ""
         if said and kind not in found:
             least = fuzzer.smaller(case, lambda some, k=kind: said_of(fuzzer, some)[:60] == k)
-            found[kind] = f"{least!r}: {said_of(fuzzer, least)}"[:LONGEST_SAID]
+            new = found[kind] = f"{least!r}: {said_of(fuzzer, least)}"[:LONGEST_SAID]
+        progress(number, len(found), new)
     return list(found.values())
 
 

@@ -19,6 +19,7 @@ from kvpipe.logs.phrases import (
     release,
     size,
 )
+from kvpipe.specs.scaled_rows import SCALED_ROWS
 
 _SIZES = (
     size("Available KV cache memory: ", "available_kv"),
@@ -151,9 +152,12 @@ def _as_is(value: Any) -> Any:
     return value
 
 
+_WIDE_TYPES = ("auto", "float16", "bfloat16", "float32")
+_CACHE_TYPES = (*_WIDE_TYPES, "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", *SCALED_ROWS)
+
+
 def _cache_dtype(word: str) -> str | None:
-    known = ("auto", "float16", "bfloat16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla")
-    return word if word in known else None
+    return word if word in _CACHE_TYPES else None
 
 
 def _model_dtype(word: str) -> str | None:

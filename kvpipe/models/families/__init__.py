@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.files.entry_points import entry_points
 from kvpipe.models.families.base import Family
 from kvpipe.models.families.classes import facts_of
 from kvpipe.registry import load_entry_point

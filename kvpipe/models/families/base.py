@@ -100,9 +100,7 @@ class Config(Values):
     @property
     def context_length(self) -> int:
         """Tokens. Scaled rope stretches it, unless the file counts the stretched length already."""
-        length, rope = self.count("max_position_embeddings"), self.section("rope_scaling")
-        if rope.ratio("factor") is None:  # transformers 5 writes the same under another key
-            rope = self.section("rope_parameters")
+        length, rope = self.count("max_position_embeddings"), self._rope
         factor, kind = rope.ratio("factor"), rope.word("rope_type", rope.word("type"))
         if kind not in STRETCHED or factor is None:
             return length
@@ -114,6 +112,18 @@ class Config(Values):
             raise rope.wrong("factor", f"a context of at most {LARGEST:,} tokens", stretched)
         return stretched
 
+    @property
+    def _rope(self) -> Values:
+        """transformers 5 writes rope_scaling under another key."""
+        rope = self.section("rope_scaling")
+        return rope if rope.raw else self.section("rope_parameters")
+
+    @property
+    def counts_before_yarn(self) -> bool:
+        """Whether max_position_embeddings is the length that yarn stretches."""
+        kind = self._rope.word("rope_type", self._rope.word("type"))
+        return kind == "yarn" and self.context_length > self.count("max_position_embeddings")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
@@ -122,9 +132,11 @@ class Family:
 
     defaults: what the class supplies for keys that files leave out. num_layers: of the part that
     generates. context_length: tokens, scaled rope included. encoder_tokens: encoder output tokens a
-    request attends to. ssm_dtype: of the recurrent state, where the family fixes it. like: the
-    type whose class supplies defaults, for types that transformers does not have. has_towers: the
-    same flat file describes towers, which `weights` leaves out.
+    request attends to. ssm_dtype: of the recurrent state, where the family fixes it. kv_dtype: of
+    the KV cache, where engines know one format for it. like: the type whose class supplies
+    defaults, for types that transformers does not have. has_towers: the same flat file describes
+    towers, which `weights` leaves out. predicts: whether a prediction layer keeps such a cache, of
+    those that the last layer keeps.
     """
 
     caches: Callable[[Config], list[CacheGeometry]]
@@ -135,9 +147,11 @@ class Family:
     context_length: Callable[[Config], int] = lambda config: config.context_length
     encoder_tokens: Callable[[Config], int] = lambda config: 0
     ssm_dtype: str | None = None
+    kv_dtype: str | None = None
     like: str | None = None
     pattern: tuple[str, ...] | None = ()
     has_towers: bool = False
+    predicts: Callable[[CacheGeometry], bool] = lambda cache: True
 
     def config(self, raw: Mapping[str, Any]) -> Config:
         return Config(raw, self.defaults, self.aliases, self.pattern)

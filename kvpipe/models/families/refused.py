@@ -19,7 +19,6 @@ REASONS: Mapping[str, str] = {
     "bert-generation": "its decoder keeps K and V only as a part of an encoder-decoder",
     "blt": "decoders of bytes and of patches, whose number depends on the text",
     "cpmant": "a learned prompt of prompt_length tokens stands before every text, in the cache too",
-    "deepseek_v4": "rows that stand for 4 or 128 tokens, and states of what they compress",
     "fastspeech2_conformer_with_hifigan": _SPEECH,
     "gemma4_assistant": _DRAFT,
     "gemma4_unified_assistant": _DRAFT,

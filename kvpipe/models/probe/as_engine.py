@@ -51,6 +51,10 @@ class Probed:
     def parameter_count(self) -> int:
         return sum(weight.num_parameters for weight in self.weights)
 
+    @property
+    def tower_parameters(self) -> int:
+        return self.parameter_count - self.text_parameters
+
 
 def probe(file: ConfigFile) -> ModelGeometry:
     """The geometry of any config.json that transformers can build; ConfigError where it cannot."""
@@ -69,6 +73,7 @@ def probe(file: ConfigFile) -> ModelGeometry:
         vocab_size=read("vocab_size"),
         num_attention_heads=read("num_attention_heads"),
         parameter_count=probed.parameter_count,
+        tower_parameters=0 if probed.not_built else probed.tower_parameters,
         weight_bytes=_weight_bytes(file, probed.weights),
         encoder_tokens=(read("max_source_positions") or context or 512) if has_cross else 0,
         ssm_dtype=file.ssm_dtype or _ssm_dtype(file, probed.config),
@@ -118,10 +123,9 @@ def _ssm_dtype(file: ConfigFile, config: Any) -> str | None:
 def _notes(probed: Probed) -> list[str]:
     if probed.not_built:
         return [f"weights are those of the text part; other towers: {probed.not_built}"]
-    beside = probed.parameter_count - probed.text_parameters
-    if not beside:
+    if not probed.tower_parameters:
         return []
-    return [f"{beside:,} of the parameters are of towers beside the text part"]
+    return [f"{probed.tower_parameters:,} of the parameters are of towers beside the text part"]
 
 
 # --- asking transformers -----------------------------------------------------------------------

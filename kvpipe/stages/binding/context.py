@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from kvpipe.backends.base import Backend
 from kvpipe.cache.buffers import KVBuffers
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.stages.binding._verify import VerifyOptions, verify
+from kvpipe.stages.binding._options import VerifyOptions
+from kvpipe.stages.binding._verify import verify
 from kvpipe.stages.binding.base import AttentionLayer, Binding, BindingRequest, BoundCache
 from kvpipe.stages.binding.order import (
     add_kv_sharing_layers,

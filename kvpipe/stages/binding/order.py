@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from kvpipe.errors import ConfigError, Problem
 
 
+@lru_cache(maxsize=8192)  # asked of every layer, in every job of a sweep
 def layer_index(name: str, num_attn_module: int = 1) -> int:
     """The one integer among the dotted parts of a name.
 

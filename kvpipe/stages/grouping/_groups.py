@@ -34,6 +34,7 @@ def group_layers(
         return Grouping(groups=())
     _check_encoder_only(layers, rules)
     _check_holes(layers, rules)
+    _check_compressed(layers, rules)
     if spec := one_group(layers, rules):
         return _single(layers, spec)
     if disable_hybrid:
@@ -73,6 +74,27 @@ def _check_holes(layers: Layers, rules: EngineRules) -> None:
             some(name for name, spec in layers.items() if id(spec) in holed),
             "set engine=kvpipe",
             reference="NotImplementedError",
+        )
+
+
+def _check_compressed(layers: Layers, rules: EngineRules) -> None:
+    """Releases from before pages of all sizes were packed plan one such model by rules of its own,
+    which are not known here."""
+    if not rules.version or rules.packed_groups:
+        return
+    found = [
+        name
+        for name, spec in layers.items()
+        if any(array.tokens_per_row > 1 for array in spec.page_arrays())
+    ]
+    if found:
+        raise refuse(
+            "engine.name",
+            "an engine that packs rows that stand for several tokens beside others, as vLLM from "
+            f"0.29.0 on ({rules.name} does not)",
+            some(found),
+            "set engine=vllm_0_33 or engine=kvpipe",
+            reference="ValueError",
         )
 
 

@@ -180,7 +180,8 @@ def _too_small(
         )
         runs = longest_that_runs(ranks, limits) if longest else None
     return DoesNotFit(
-        f"{needs} {_advice(limits, ranks, runs)}",
+        needs,
+        knob=_advice(limits, ranks, runs),
         needed_bytes=needed,
         available_bytes=tuple(each.memory for each in ranks),
         null_block_bytes=tuple(each.null_bytes for each in ranks),

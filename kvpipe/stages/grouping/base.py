@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import CacheLayer, RequestLimits
+from kvpipe.stages.grouping.axes import own_axes
 from kvpipe.stages.grouping.slots.options import SlotOptions
 
 
@@ -30,7 +31,7 @@ class GroupingRequest:
 
     ranks: the CacheLayers of each rank, in order of appearance. memory: bytes for the cache of each
     rank. fit: limits.max_model_len may be lowered to the longest that fits. kv_cache_layout: order
-    of the axes of one backing allocation, for engines that make one ("LBNHC": layers outermost).
+    of the axes of one backing allocation, for engines that make one (None: their own).
     max_num_seqs: requests that the scheduler may run at once, for notes only.
     compared: engines whose capacity lines stand beside the plan's own.
     slots: what the user says about equal slots. may_place_slots: whether the placement lets blocks
@@ -48,7 +49,7 @@ class GroupingRequest:
     fit: bool = False
     disable_hybrid_kv_cache_manager: bool = False
     num_gpu_blocks_override: int | None = None
-    kv_cache_layout: str = "LBNHC"
+    kv_cache_layout: str | None = None
     max_num_seqs: int | None = None
     compared: tuple[EngineRules, ...] = ()
     slots: SlotOptions = SlotOptions()
@@ -58,3 +59,9 @@ class GroupingRequest:
     kernel_sizes: tuple[int, ...] = ()
     scratch: bool = False
     takes_scratch: bool = False
+
+    def axes(self, rules: EngineRules) -> str:
+        """As asked, or what an engine with these rules takes by itself."""
+        return self.kv_cache_layout or own_axes(
+            {layer.spec for rank in self.ranks for layer in rank}, rules
+        )

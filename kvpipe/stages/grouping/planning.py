@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from kvpipe.cache.plan import Plan
@@ -20,8 +20,9 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.engines.kvpipe import PLUGIN as KVPIPE
 from kvpipe.engines.vllm_0_17 import PLUGIN as VLLM_0_17
 from kvpipe.engines.vllm_0_33 import PLUGIN as VLLM_0_33
-from kvpipe.errors import ConfigError, Problem, did_you_mean
+from kvpipe.errors import ConfigError
 from kvpipe.specs.base import CacheLayer, RequestLimits
+from kvpipe.stages.grouping._arguments import Arguments, listed
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.hybrid import make_plan
 from kvpipe.stages.grouping.slots.options import SlotOptions
@@ -58,26 +59,22 @@ def plan(
     slots: how equal slots are chosen (engine kvpipe). prefix_caching: requests share prefixes, so
     that block sizes are kept to a small common multiple. scratch: prefill chunks keep in scratch
     what does not survive them (engine kvpipe, without prefix caching).
-    Raises ConfigError (the request is wrong) and DoesNotFit (too little memory, with the longest
-    length that fits).
+    Raises ConfigError (with all that is wrong with the request) and DoesNotFit (too little memory,
+    with the longest length that fits).
     """
     ranks = _ranks(layers)
-    sizes = (memory,) * len(ranks) if isinstance(memory, int | str) else tuple(memory)
-    given = tuple(map(parse_size, sizes))
-    layout = kv_cache_layout or EngineRules.LAYOUTS[0]
-    problems = [
-        Problem("memory", 'bytes, or a size such as "30GiB"', repr(size))
-        for size in given
-        if not isinstance(size, int)
-    ]
-    if len(given) != len(ranks):
-        problems.append(
-            Problem("memory", f"one figure for each of {len(ranks)} ranks", f"{len(given)}")
-        )
-    if layout not in EngineRules.LAYOUTS:
-        hint = did_you_mean(layout, EngineRules.LAYOUTS)
-        problems.append(Problem("placement", "an order of the axes L, B, N, H, C", layout, hint))
-    if problems:
+    figures = listed(memory)
+    given = tuple(map(parse_size, (memory,) * len(ranks) if figures is None else figures))
+    arguments = Arguments(
+        ranks=ranks,
+        limits=limits,
+        memory=given,
+        engines=(rules, *compared),
+        layout=kv_cache_layout,
+        max_num_seqs=max_num_seqs,
+        num_gpu_blocks_override=num_gpu_blocks_override,
+    )
+    if problems := list(arguments.problems()):
         raise ConfigError(problems)
     return make_plan(
         GroupingRequest(
@@ -88,7 +85,7 @@ def plan(
             fit=fit,
             disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
             num_gpu_blocks_override=num_gpu_blocks_override,
-            kv_cache_layout=layout,
+            kv_cache_layout=kv_cache_layout,
             max_num_seqs=max_num_seqs,
             compared=tuple(compared),
             slots=slots,
@@ -100,12 +97,14 @@ def plan(
 
 
 def _ranks(
-    layers: Sequence[CacheLayer] | Sequence[Sequence[CacheLayer]],
+    layers: Iterable[CacheLayer] | Iterable[Iterable[CacheLayer]],
 ) -> tuple[tuple[CacheLayer, ...], ...]:
-    """One tuple of layers a rank; a flat list is one rank."""
-    if set(map(type, layers)) == {CacheLayer}:
-        return (tuple(cast("Sequence[CacheLayer]", layers)),)
-    flat = [layer for layer in layers if isinstance(layer, CacheLayer)]
-    if len(flat) == len(layers):
-        return (tuple(flat),)
-    return tuple(tuple(rank) for rank in layers if not isinstance(rank, CacheLayer))
+    """One tuple of layers a rank; a flat list is one rank. What is neither is told by Arguments."""
+    given = listed(layers)
+    if given is None:
+        return ((cast("CacheLayer", layers),),)
+    is_flat = any(isinstance(each, CacheLayer) for each in given)
+    by_rank = () if is_flat else tuple(map(listed, given))
+    if not by_rank or any(rank is None for rank in by_rank):
+        return (given,)
+    return tuple(rank for rank in by_rank if rank is not None)

@@ -49,7 +49,7 @@ def plan_ranks(
         Pool(
             groups=groups,
             rules=rules,
-            layout=request.kv_cache_layout,
+            layout=request.axes(rules),
             in_slots=grouping.in_slots,
             read_by_others=_read_by_others(request, rules),
         )

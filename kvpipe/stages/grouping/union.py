@@ -24,8 +24,9 @@ def stored_layers(ranks: Sequence[Sequence[CacheLayer]]) -> tuple[Layers, ...]:
                     spec = last
                 else:
                     last = spec = one_object(spec)
-                if layers.setdefault(layer.name, spec) is not spec:
-                    raise _two_specs(layer.name, layers[layer.name], spec)
+                if layer.name in layers:
+                    raise _twice(layer.name, layers[layer.name], spec)
+                layers[layer.name] = spec
         found.append(layers)
     return tuple(found)
 
@@ -77,6 +78,14 @@ def shared_layers(ranks: Sequence[Sequence[CacheLayer]]) -> tuple[tuple[str, str
     if problems:
         raise ConfigError(problems, "KeyError", "groups")
     return tuple(pairs.items())
+
+
+def _twice(name: str, one: KVCacheSpec, other: KVCacheSpec) -> ConfigError:
+    """On one rank, where tensor parallelism is no reason."""
+    if one is not other:
+        return _two_specs(name, one, other)
+    wanted, knob = "each layer of a rank once", "a layer name belongs to one layer"
+    return refuse("model.layers", wanted, f"{name} twice", knob, reference="AssertionError")
 
 
 def _two_specs(name: str, one: KVCacheSpec, other: KVCacheSpec) -> ConfigError:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kvpipe.backends.base import MemoryInfo
 from kvpipe.errors import CardDemand
-from kvpipe.logs.engine_log import EngineLog
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Note
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel
+
+if TYPE_CHECKING:  # needed for logs alone
+    from kvpipe.logs.engine_log import EngineLog
 
 
 class AsksMemory(Protocol):
@@ -51,6 +53,12 @@ class ProfilingRequest:
     stage_layers: tuple[int, ...] = ()
     engine_version: str = ""
     ranks: tuple[int, ...] | None = None
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether experts are divided otherwise than the rest of the weights."""
+        parallel = self.parallel
+        return bool(self.model.experts_per_token) and (parallel.dp > 1 or parallel.expert_parallel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +145,7 @@ class MemoryProfile:
         return max(rank.over_at_worst_bytes for rank in self.ranks)
 
     def lacking_at_worst_bytes(self, needed_bytes: Sequence[int]) -> int:
-        """On the rank that lacks most; needed_bytes: of one request, rank by rank."""
+        """On the rank that lacks most; needed_bytes: of a load, rank by rank."""
         pairs = zip(self.ranks, needed_bytes, strict=True)
         return max(rank.lacking_at_worst_bytes(needed) for rank, needed in pairs)
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from kvpipe.engines.defaults import all_ranks_sample, graphs_reserved, others_charged
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.models.base import ModelGeometry
-from kvpipe.specs.base import DTYPE_BYTES, cdiv
-from kvpipe.stages.profiling._weights import adapters
+from kvpipe.specs.base import DTYPE_BYTES
+from kvpipe.stages.profiling._weights import adapters, rank_weights
 from kvpipe.stages.profiling.base import (
     AsksMemory,
     MemoryItem,
@@ -30,9 +30,6 @@ from kvpipe.stages.profiling.estimate_notes import estimate_notes
 from kvpipe.stages.profiling.estimates import Estimate, activations, context, graphs
 from kvpipe.text.figures import GIB
 from kvpipe.text.quantities import Bytes, parse_size
-
-# Of what a rank has of weights whose parts are of other widths than the mean: 0.7% off in log L18.
-OFF_SHARE = 0.01
 
 
 class EstimateProfiling:
@@ -197,54 +194,6 @@ def loading(weights: MemoryItem, request: ProfilingRequest) -> MemoryItem:
         else "padding and buffers: 0 to 0.5% of the weights in four logs",
         low_bytes=0,
         high_bytes=int(weights.num_bytes * high),
-    )
-
-
-def rank_weights(stage: int, request: ProfilingRequest) -> MemoryItem:
-    """Bytes of the weights that a rank of this stage holds."""
-    model, tp, pp = request.model, request.parallel.tp, request.parallel.pp
-    total = model.bytes_of_weights(request.served_dtype)
-    if model.rank_parameters is not None and model.parameter_count:
-        first_layer = sum(request.stage_layers[:stage])
-        here = range(first_layer, first_layer + request.stage_layers[stage])
-        count = model.rank_parameters(tp, here, stage == 0, stage == pp - 1)
-        num_bytes = round(count * total / model.parameter_count)
-        words = f"{count:,} of {model.parameter_count:,} parameters"
-        if model.weight_bytes is not None and (tp, pp) != (1, 1):
-            return _share(num_bytes, words)
-        how = "estimated" if model.is_formula else "exact"
-        return MemoryItem(name="weights", num_bytes=num_bytes, how=how, source=words)
-    if not total:
-        raise ConfigError(
-            Problem(
-                "profiling.weights_bytes",
-                f"bytes, since {model.name} does not say how many parameters it has",
-                "auto",
-                'set it ("16GiB")',
-            )
-        )
-    if tp * pp == 1:
-        words = f"{model.parameter_count:,} parameters" if model.parameter_count else "the preset"
-        how = "estimated" if model.is_formula else "exact"
-        return MemoryItem(name="weights", num_bytes=total, how=how, source=words)
-    embedding = model.vocab_size * model.hidden_size * DTYPE_BYTES[request.served_dtype]
-    share = request.stage_layers[stage] / sum(request.stage_layers)
-    mine = round((total - embedding) * share) + (embedding if stage in (0, pp - 1) else 0)
-    words = f"{total:,} bytes over {tp} ranks"
-    if pp > 1:
-        words = f"of {total:,} bytes: this stage's layers over {tp} ranks, embeddings at the ends"
-    return _share(cdiv(mine if pp > 1 else total, tp), words)
-
-
-def _share(num_bytes: int, words: str) -> MemoryItem:
-    off = int(OFF_SHARE * num_bytes)
-    return MemoryItem(
-        name="weights",
-        num_bytes=num_bytes,
-        how="estimated",
-        source=words,
-        low_bytes=num_bytes - off,
-        high_bytes=num_bytes + off,
     )
 
 

@@ -10,6 +10,7 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.engines.defaults import block_size_on_a_cpu
 from kvpipe.errors import ConfigError, Problem, SpecError
 from kvpipe.layouts.base import Layout, LayoutChoice
+from kvpipe.models.base import CacheGeometry
 from kvpipe.notes import Note
 from kvpipe.request.config import CacheConfig
 from kvpipe.specs.base import KVCacheSpec
@@ -23,11 +24,17 @@ from kvpipe.stages.validation.layers import (
 from kvpipe.stages.validation.state_blocks import share_pool
 
 DEFAULT_BLOCK_SIZE = 16
+COMPRESSED_BLOCK_SIZE = 256  # the only one of vLLM's kernels for rows that stand for many tokens
 LATENT_BLOCK_SIZE = 64  # vLLM's platforms/cuda.py: FlashMLA's, wherever nobody sets another
 
 
-def default_block_size(rules: EngineRules, device_type: str, kinds: Collection[str]) -> int:
-    """Tokens of a block if nobody sets it. kinds: of the model's caches."""
+def default_block_size(
+    rules: EngineRules, device_type: str, caches: Collection[CacheGeometry]
+) -> int:
+    """Tokens of a block if nobody sets it, for a model with these caches."""
+    if any("tokens_per_state" in cache.fields for cache in caches):
+        return COMPRESSED_BLOCK_SIZE
+    kinds = {cache.spec for cache in caches}
     if device_type == "cpu" and rules.version:
         return block_size_on_a_cpu(rules.version, kinds)
     if device_type == "cuda" and rules.version and "mla" in kinds and "mamba" not in kinds:
@@ -53,6 +60,14 @@ class BlockSizes:
     def asked(self) -> int | None:
         """Tokens, where the user set them."""
         return None if self.cache.block_size == "auto" else self.cache.block_size
+
+    def check_rows(self, caches: Collection[CacheGeometry]) -> None:
+        """A block holds whole rows, where a row stands for several tokens."""
+        tokens = lcm(*(cache.fields.get("tokens_per_state", 1) for cache in caches))
+        if self.asked and self.asked % tokens:
+            expected = f"a multiple of the {tokens} tokens that one row of this model stands for"
+            got, knob = f"{self.asked} tokens", f"auto is {self.default}"
+            raise ConfigError(Problem("cache.block_size", expected, got, knob))
 
     def check(self, attention: Sequence[KVCacheSpec]) -> None:
         """What a user may set for attention layers on a GPU; derived sizes are exempt."""

@@ -13,6 +13,8 @@ from kvpipe.notes import Note
 from kvpipe.plugins import REGISTRIES
 from kvpipe.request.config import CacheConfig, CacheDtype, PluginChoice
 from kvpipe.specs.packed_types import WORDS
+from kvpipe.specs.scaled_rows import SCALED_ROWS
+from kvpipe.stages.validation._scaled_rows import scaled_rows
 from kvpipe.stages.validation.base import ResolvedDevice
 
 
@@ -49,6 +51,8 @@ def resolve_dtypes(
     notes += _declared(model, cache)
     auto = model.kv_dtype or served
     word = {"auto": auto, "fp8": "fp8_e4m3"}.get(cache.cache_dtype, cache.cache_dtype)
+    if auto == "fp8_ds_mla" and word.startswith("fp8"):  # the one format of 8 bits for its rows
+        word = auto
     if model.has_kv_scheme and word != auto and declared_cache_wins(version):
         text = f"vLLM {version} stores a cache of {auto}, which the checkpoint declares"
         text += f", whatever is set ({word})"
@@ -67,19 +71,21 @@ def resolve_dtypes(
     return ResolvedDtypes(served=served, cache=word, kv=kv, conv=conv, ssm=ssm, notes=tuple(notes))
 
 
-def packed_dtype(cache: CacheConfig, engine: PluginChoice) -> list[Problem]:
+def packed_dtype(word: str, asked: str, engine: PluginChoice) -> list[Problem]:
     """A packed type is refused where kvpipe would have to lay its blocks out; engines that are
-    planned only say themselves which they store."""
-    word = cache.cache_dtype
+    planned only say themselves which they store, and so do releases of rows with scales.
+    asked: the configured word, which is auto where the checkpoint declares the type."""
     if word not in WORDS or not isinstance(engine.make(Engine), EngineRules):
+        return []
+    if scaled_rows(word, engine):
         return []
     plain = ", ".join(name for name in get_args(CacheDtype) if name not in WORDS)
     engines = REGISTRIES["engine"]
     stores = [n for n in engines.names() if word in getattr(engines.get(n), "cache_types", ())]
+    stores += ["vllm"] if word in SCALED_ROWS else []
     knob = f"engine={' or engine='.join(stores)} stores it" if stores else "no engine here does"
-    return [
-        Problem("cache.cache_dtype", f"for engine={engine.name} one of {plain}", f"'{word}'", knob)
-    ]
+    got = f"'{word}'" if asked == word else f"'{word}', which the checkpoint declares"
+    return [Problem("cache.cache_dtype", f"for engine={engine.name} one of {plain}", got, knob)]
 
 
 def _declared(model: ModelGeometry, cache: CacheConfig) -> list[Note]:
@@ -95,7 +101,8 @@ def _declared(model: ModelGeometry, cache: CacheConfig) -> list[Note]:
                 "set it, for example cache.cache_dtype=fp8, and serve with the same",
             )
         )
-    text = f"the checkpoint declares a KV cache of {model.kv_dtype}, which engines take for auto"
+    told = "the checkpoint declares" if model.kv_dtype != "fp8_ds_mla" else "this model has"
+    text = f"{told} a KV cache of {model.kv_dtype}, which engines take for auto"
     return [Note(text=text, knob="cache.cache_dtype")]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from kvpipe.models.base import ModelGeometry
+from kvpipe.models.weight import Ranks
 from kvpipe.notes import Note
 from kvpipe.request.config import RunConfig
 from kvpipe.specs.base import CacheLayer, RequestLimits, cdiv
@@ -58,6 +59,12 @@ class ResolvedParallel:
     pp: int
     dcp: int
     dp: int = 1
+    expert_parallel: bool = False
+
+    @property
+    def sharing(self) -> Ranks:
+        """Who share the weights of a stage."""
+        return Ranks(tp=self.tp, dp=self.dp, expert_parallel=self.expert_parallel)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,13 @@ class WhatIf:
 
 def as_released(model: ModelGeometry, version: str) -> ModelGeometry:
     """The model as a release of vLLM reads it ("": as its file says)."""
-    if not version or not any(cache.since for cache in model.caches):
+    if not version:
+        return model
+    release = parse_version(version)
+    for first in sorted(model.context_since, key=parse_version):
+        if parse_version(first) <= release:
+            model = replace(model, context_length=model.context_since[first])
+    if not any(cache.since for cache in model.caches):
         return model
     return replace(model, caches=tuple(_as_released(cache, version) for cache in model.caches))
 

@@ -7,7 +7,7 @@ problems are collected and raised once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +26,8 @@ from kvpipe.specs.base import RequestLimits, SpecContext
 from kvpipe.stages.validation._block_sizes import BlockSizes, default_block_size
 from kvpipe.stages.validation._dtypes import ResolvedDtypes, packed_dtype, resolve_dtypes
 from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
+from kvpipe.stages.validation._experts import check_experts
+from kvpipe.stages.validation._scaled_rows import row_notes, row_problems, scaled_rows
 from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel, ResolvedRun
 from kvpipe.stages.validation.device import resolve_backend, resolve_device
 from kvpipe.stages.validation.layers import Layer, WhatIf, as_released, build_layers, to_ranks
@@ -79,6 +81,7 @@ class _Resolution:
             backend = self.attempt(lambda: resolve_backend(name, here))
         if model is None or device is None:
             raise ConfigError(self.problems)
+        self.attempt(lambda: check_experts(config, model))
         sizes = resolve_sizes(config, device, self.max_model_len(model))
         lengths = self.attempt(lambda: self.lengths(model, sizes))
         dtypes = resolve_dtypes(
@@ -99,6 +102,7 @@ class _Resolution:
                 dtype=config.plugins["model"].options.dtype,
                 compute_capability=device.compute_capability,
                 latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
+                only_packed=model.kv_dtype == "fp8_ds_mla",
                 tp=config.parallel.tensor_parallel_size,
                 dcp=config.parallel.decode_context_parallel_size,
                 heads=model.num_attention_heads,
@@ -139,6 +143,8 @@ class _Resolution:
         """The model as the planned release reads it, its weights as they are to be stored."""
         plugins = self.config.plugins
         published = plugins["model"].make(ModelReader).read()
+        path = getattr(plugins["model"].options, "path", None)
+        self.problems += _taken_for_flags({"model.name": published.name, "model.path": path})
         stored = plugins["weights"].make(WeightFormat).stored(published)
         return as_released(stored, self.rules.version)
 
@@ -150,6 +156,7 @@ class _Resolution:
             pp=parallel.pipeline_parallel_size,
             dcp=parallel.decode_context_parallel_size,
             dp=parallel.data_parallel_size,
+            expert_parallel=parallel.enable_expert_parallel,
         )
 
     def check_parallel(self) -> None:
@@ -238,8 +245,8 @@ class _Resolution:
     ) -> list[Layer]:
         cache, parallel = self.config.cache, self.config.parallel
         rules = self.rules
-        kinds = {each.spec for each in model.caches}
-        default = default_block_size(rules, device.type, kinds)
+        rows = scaled_rows(dtypes.cache, self.config.plugins["engine"])
+        default = default_block_size(rules, device.type, model.caches)
         block_size = default if cache.block_size == "auto" else cache.block_size
         # Modes that keep states at block boundaries need a boundary: the block's, unless set.
         boundary = None if cache.mamba_cache_mode == "none" else block_size
@@ -253,14 +260,21 @@ class _Resolution:
             max_model_len=length,
             mamba_block_size=cache.mamba_block_size or boundary,
             mamba_cache_mode=cache.mamba_cache_mode,
+            scaled_rows=rows,
             num_speculative_blocks=self.config.scheduler.num_speculative_tokens,
             mamba2_checkpoint_blocks=rules.mamba2_checkpoint_blocks,
         )
-        layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
-        self.check_latent_dtype(layers)
-        self.problems += packed_dtype(self.config.cache, self.config.plugins["engine"])
         layout = self.config.plugins["layout"].make(LayoutChoice)
         blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
+        blocks.check_rows(model.caches)
+        layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
+        self.check_latent_dtype(layers)
+        self.problems += packed_dtype(
+            dtypes.cache, cache.cache_dtype, self.config.plugins["engine"]
+        )
+        if rows:
+            self.problems += row_problems(rows, layers, device, rules.version)
+            self.notes += row_notes(rows, rules.version)
         attention = [spec for _, spec in layers if not spec.is_state]
         if attention and device.type != "cpu":
             self.attempt(lambda: blocks.check(attention))
@@ -322,6 +336,15 @@ def _stores_latent(layers: list[Layer]) -> bool:
 def _kv_heads(model: ModelGeometry) -> int:
     """Of a layer that keeps every token; 0 where none does."""
     return max((cache.fields.get("num_kv_heads", 0) for cache in model.caches), default=0)
+
+
+def _taken_for_flags(names: Mapping[str, str | None]) -> list[Problem]:
+    """Names that begin with a dash: in a line that starts a server they would be flags of it."""
+    return [
+        Problem(key, "a name that no server takes for a flag", f"'{name}'", "begin with a letter")
+        for key, name in names.items()
+        if name is not None and str(name).startswith("-")
+    ]
 
 
 def _note(text: str) -> Note:

@@ -1,0 +1,79 @@
+"""What a replayed trace lacks: requests turned away, more than can be kept up with, long waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvpipe.simulation.latencies import Percentiles
+from kvpipe.simulation.result import ReplayResult
+from kvpipe.text.figures import count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """Seconds that `percentile` percent of the requests may wait at most (None: any): in the queue,
+    for the first token, between two tokens."""
+
+    percentile: int
+    wait_s: float | None = None
+    first_token_s: float | None = None
+    token_s: float | None = None
+
+
+def waits_of(want: Mapping[str, Any]) -> Waits:
+    """Of the section, whose values were checked; files of third parties lack some."""
+    said = {name: want.get(f"{name}_ms") for name in ("wait", "first_token", "token")}
+    seconds = {f"{name}_s": None if ms is None else ms / 1000 for name, ms in said.items()}
+    return Waits(percentile=want.get("percentile", 99), **seconds)
+
+
+def of(found: Percentiles, percentile: int) -> float:
+    """50, 90 or 99."""
+    return float(getattr(found, f"p{percentile}"))
+
+
+def too_late(result: ReplayResult, waits: Waits) -> Iterator[tuple[str, float, float]]:
+    """What waits longer than it may: (the wait's name in `want`, seconds found, seconds asked)."""
+    asked = (
+        ("wait", result.wait, waits.wait_s),
+        ("first_token", result.first_token, waits.first_token_s),
+        ("token", result.each_token, waits.token_s),
+    )
+    for name, found, most in asked:
+        if found is not None and most is not None and of(found, waits.percentile) > most:
+            yield name, of(found, waits.percentile), most
+
+
+def turned_away(result: ReplayResult) -> Iterator[str]:
+    """Requests that no server of this plan takes, a line a reason."""
+    counts, of_all = result.counts, f"of {count(result.requests, 'request')}"
+    if counts.too_long:
+        yield (
+            f"scheduler.max_model_len: {counts.too_long:,} {of_all} are longer than "
+            f"{count(result.request_len, 'token')}, and were turned away"
+        )
+    if counts.never_fit:
+        yield (
+            f"trace: {counts.never_fit:,} {of_all} are larger than the pool of "
+            f"{count(result.usable_blocks, 'block')}, and were turned away"
+        )
+
+
+def unserved(result: ReplayResult, waits: Waits) -> Iterator[str]:
+    """Why the load, as it was asked for, is not served; nothing where it is."""
+    if not result.counts.finished:
+        yield f"trace: not one of {result.requests:,} requests finished"
+    yield from turned_away(result)
+    if result.overload is not None:
+        yield (
+            f"trace: overloaded, {result.arrivals_s:,.0f} s of arrivals became "
+            f"{result.simulated_s:,.0f} s of work; lower trace.arrival_rate_scale, or serve with "
+            "more"
+        )
+    for name, found, most in too_late(result, waits):
+        yield (
+            f"want.{name}_ms: {waits.percentile}% of the requests wait {1000 * found:,.1f} ms, "
+            f"{1000 * most:,.10g} were asked for"
+        )

@@ -1,0 +1,78 @@
+"""The servers of the best fleets as subjects of a page, and what is told of them in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kvpipe.answers.fleet import Fleet, FleetAnswer, Wanted
+from kvpipe.answers.fleet_candidates import Shape, planned
+from kvpipe.cache.load import of_a_copy
+from kvpipe.page.axes import AskedStops, axes_of
+from kvpipe.page.sources import MOST_POSITIONS
+from kvpipe.page.subject import Subject
+from kvpipe.page.subject import planned as planned_subject
+from kvpipe.pipeline import Prepared
+from kvpipe.text.figures import count
+
+MOST_FLEETS = 6
+ONE_SERVER = (
+    "Each map is of one card, and users are those of one server: the page opens with what each of "
+    "the first fleet's has of the load."
+)
+
+
+def of_fleets(
+    prepared: Prepared, answer: FleetAnswer, wanted: Wanted, asked: AskedStops
+) -> tuple[Subject, ...]:
+    """The first MOST_FLEETS, each server planned anew at every stop."""
+    fleets = answer.fleets[:MOST_FLEETS]
+    return tuple(_subject(prepared, fleet, wanted, asked, len(fleets)) for fleet in fleets)
+
+
+def _subject(
+    prepared: Prepared, fleet: Fleet, wanted: Wanted, asked: AskedStops, fleets: int
+) -> Subject:
+    shape = fleet.replica.shape
+    server = planned(prepared, wanted.length, shape, efficiency=1.0)
+    assert not isinstance(server, str), server  # it was planned so a moment ago
+    made = server.made
+    axes = axes_of(made, asked, MOST_POSITIONS // fleets, dense=False)
+    words = [*_others(prepared.words, shape), *shape.settings]
+    return planned_subject(made, axes, title_of(fleet), words, made.raw)
+
+
+def title_of(fleet: Fleet) -> str:
+    """`6 cards: 3 x TP 2 of h100_80gb`."""
+    shape = fleet.replica.shape
+    return f"{count(fleet.cards, 'card')}: {fleet.replicas:,} x {shape.words} of {shape.device}"
+
+
+def _others(words: Sequence[str], shape: Shape) -> Iterator[str]:
+    """The request's own, but for what the server sets and what it was chosen for."""
+    said = {word.partition("=")[0] for word in shape.settings}
+    for word in words:
+        key = word.partition("=")[0]
+        if key not in said and not key.startswith("want."):
+            yield word
+
+
+def notes_of(answer: FleetAnswer, wanted: Wanted) -> Iterator[str]:
+    load = f"{count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at once"
+    served = f"{len(answer.fleets):,} of {count(answer.tried, 'candidate')}"
+    yield f"{load}: {served} serve them, each planned. {ONE_SERVER}"
+    for place, fleet in enumerate(answer.fleets[:MOST_FLEETS], 1):
+        replica = fleet.replica
+        cost = "" if fleet.cost is None else f", {fleet.cost:,.2f} an hour"
+        bound = replica.token_bound_s
+        token = "" if bound is None else f", a token no faster than {1000 * bound:,.1f} ms"
+        yield (
+            f"{place}. {title_of(fleet)}{cost}: {replica.users:,} users each, headroom "
+            f"{100 * fleet.headroom:.0f}%{token}, limited by {replica.limit}"
+        )
+    for reason, names in answer.refused.items():
+        yield f"{reason} ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''})"
+
+
+def share_of_one(answer: FleetAnswer, wanted: Wanted) -> int:
+    """Users of one server of the first fleet, spread as evenly as can be."""
+    return of_a_copy(wanted.requests, answer.fleets[0].replicas)

@@ -1,0 +1,87 @@
+"""Groups in equal slots, for layers that differ: as good as the best of the plans compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from kvpipe.cache.plan import KVCacheGroupSpec
+from kvpipe.engines.base import EngineRules
+from kvpipe.engines.vllm_0_17 import PLUGIN as VLLM_0_17
+from kvpipe.engines.vllm_0_33 import PLUGIN as VLLM_0_33
+from kvpipe.errors import KvpipeError, SpecError
+from kvpipe.specs.base import KVCacheSpec
+from kvpipe.stages.grouping._groups import Grouping, group_layers
+from kvpipe.stages.grouping._merging import Layers
+from kvpipe.stages.grouping._read_whole import are_read_whole
+from kvpipe.stages.grouping.axes import own_axes
+from kvpipe.stages.grouping.base import GroupingRequest
+from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
+from kvpipe.stages.grouping.slots.baselines import Baseline
+from kvpipe.stages.grouping.slots.rule import SlotRequest, slot_groups
+from kvpipe.stages.grouping.union import union
+
+
+def in_equal_slots(
+    request: GroupingRequest, layers: Sequence[Layers], rules: EngineRules, own: Grouping
+) -> Grouping:
+    """own: the groups of equal counts, which stay where slots bring nothing, or cannot be."""
+    whole = union(layers)
+    try:
+        found = slot_groups(
+            SlotRequest(
+                ranks=layers,
+                limits=rules.limits(request.limits),
+                options=request.slots,
+                baselines=tuple(_baselines(own, whole, layers)),
+                quantum=request.block_quantum,
+                shares_prefixes=request.shares_prefixes,
+                kernel_sizes=request.kernel_sizes,
+                memory=() if request.num_gpu_blocks_override is not None else request.memory,
+            )
+        )
+    except SpecError:  # limits that a spec cannot work under: told where it is admitted
+        return own
+    as_before = _shape(found.groups) == _shape(own.groups)
+    if as_before and not request.scratch:  # a tensor a layer is the simpler pool
+        return replace(own, slots=found.facts)
+    if not are_read_whole(found.groups, request.kernel_sizes):
+        return own
+    return Grouping(groups=found.groups, slots=found.facts, in_slots=True)
+
+
+def _shape(groups: Sequence[KVCacheGroupSpec]) -> Counter[tuple[KVCacheSpec, int]]:
+    return Counter((group.spec, len(group.layer_names)) for group in groups)
+
+
+def _baselines(own: Grouping, whole: Layers, ranks: Sequence[Layers]) -> Iterator[Baseline]:
+    """Plans of the same layers: by equal groups, and of the engines that plan them at all."""
+    yield _baseline("equal groups", own, ranks, None)
+    for engine in (VLLM_0_17, VLLM_0_33):
+        try:
+            axes = own_axes(whole.values(), engine)
+            made = group_layers(whole, engine, disable_hybrid=False, kv_cache_layout=axes)
+            found = _baseline(engine.name, made, ranks, engine)
+        except KvpipeError:
+            continue
+        if found.holds(whole):
+            yield found
+
+
+def _baseline(
+    name: str, made: Grouping, ranks: Sequence[Layers], engine: EngineRules | None
+) -> Baseline:
+    rules = engine or VLLM_0_17
+    axes = own_axes((spec for mine in ranks for spec in mine.values()), rules)
+    pools = [
+        Pool(groups=on_rank(made.groups, frozenset(mine)), rules=rules, layout=axes)
+        for mine in ranks
+    ]
+    for pool in pools if engine else ():
+        check_pool(pool)
+    return Baseline(
+        engine=name,
+        groups=made.groups,
+        slot_bytes=tuple(pool.bytes_per_block for pool in pools),
+    )

@@ -1,0 +1,54 @@
+"""No word of an answer is cut in the middle: what it names can be copied."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvpipe.front.main import run
+from kvpipe.text.lines import Section, cut, lay_out
+
+WORDS = st.text("abcd._=-", min_size=1, max_size=70)
+CELLS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["llama", "--on", "h100", "--context", "8k", "engine=llama_cpp"],
+        ["-m", "llama", "--on", "h100", "scheduler.max_num_seqs=16,32",
+         "scheduler.max_num_batched_tokens=2048,4096", "hydra.sweep.dir=out"],
+        ["find", "llama", "want.device=[l4,h100]", "want.requests=480", "want.length=8192"],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("columns", ["60", "80", "100"])
+def test_the_settings_that_an_answer_names_stand_whole(
+    words, columns, capsys, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    assert run(words) == 0
+    whole = {word for word in capsys.readouterr().out.split() if "_" in word or "." in word}
+    monkeypatch.setenv("COLUMNS", columns)
+    assert run(words) == 0
+    narrow = capsys.readouterr().out
+    named = {word for word in whole if "=" in word or "(engine." in word}
+    named |= {word for word in whole if word.startswith("scheduler.")}
+    assert named and {word for word in named if word not in narrow.split()} == set()
+
+
+@given(st.lists(st.tuples(WORDS, CELLS), min_size=1, max_size=4), st.booleans())
+def test_a_table_has_the_words_of_its_cells_and_no_others(rows, headers) -> None:
+    section = Section(title="t", align="ll", rows=rows, headers=("a", "b") if headers else ())
+    told = [word for line in list(lay_out([section], 60))[1:] for word in line.text.split()]
+    known = {word for row in rows for cell in row for word in cell.split()} | {"a", "b"}
+    assert [word for word in told if word not in known and word.rstrip(":") not in known] == []
+
+
+@given(CELLS, st.integers(20, 80))
+def test_what_is_cut_off_is_cut_between_words(cell, width) -> None:
+    *told, last = cut(f"change   {cell}", width).split()
+    assert last == "..." and told == ["change", *cell.split()][: len(told)]
+    assert len(cut(f"change   {cell}", width)) <= width or len(told) == 1
