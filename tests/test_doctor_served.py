@@ -104,6 +104,7 @@ def test_a_log_is_read_at_its_own_ranks_and_what_was_said_is_planned_from_its_me
     assert "--tensor-parallel-size 2" in answer.fields["paste"]
 
 
+@pytest.mark.full
 def test_advice_of_a_log_can_be_checked_beside_the_log() -> None:
     first = doctor(REFUSED, "device=h100_80gb")
     assert "or --gpu-memory-utilization 0.92" in text_of(first) and first.exit_code == 1
@@ -116,6 +117,7 @@ def test_advice_of_a_log_can_be_checked_beside_the_log() -> None:
     assert "from the log's memory that does not fit" in text_of(less) and less.exit_code == 1
 
 
+@pytest.mark.full
 def test_a_card_that_cannot_hold_what_the_log_says_is_not_the_logs() -> None:
     answer = doctor(SERVED / "vllm_0_11.log", "device=l40s", "parallel.tensor_parallel_size=4")
     text = text_of(answer)
@@ -131,6 +133,7 @@ def test_every_card_of_a_replicated_line_is_counted(tmp_path: Path) -> None:
     assert "on 4 x l40s" in text_of(doctor(pasted(tmp_path, line), "device=l40s"))
 
 
+@pytest.mark.full
 def test_what_was_said_instead_of_a_lines_own_flag_is_told(tmp_path: Path) -> None:
     path = pasted(tmp_path, "vllm serve Qwen/Qwen3-8B -tp 4")
     text = text_of(doctor(path, "device=l40s", "parallel.tensor_parallel_size=2"))
@@ -150,6 +153,7 @@ def test_a_full_cache_with_a_queue_is_told_with_planned_ways_to_more_room() -> N
     assert "nothing is wrong" not in text
 
 
+@pytest.mark.full
 def test_a_server_with_room_or_without_a_queue_is_not_called_full(tmp_path: Path) -> None:
     log = (SERVED / "vllm_0_11.log").read_text()
     idle = log.replace("Waiting: 13", "Waiting: 0").replace("Waiting: 19", "Waiting: 0")
@@ -177,6 +181,7 @@ def test_requests_that_lost_their_memory_are_counted(line: str, lost: int) -> No
     assert log.load.preempted == lost
 
 
+@pytest.mark.full
 def test_a_log_that_ends_before_its_memory_lines_is_told_to_be_estimated(tmp_path: Path) -> None:
     head = (
         (SERVED / "vllm_0_11.log").read_text().split("(Worker_TP0 pid=300)[0;0m INFO 11-03 09:03")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
-from kvpipe.answers.log_memory import profile_after, with_printed_size
+from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
 from kvpipe.answers.remedies import SURELY_RUNS, Advice, by_sureness, ways_out
@@ -26,6 +26,7 @@ from kvpipe.commands.pasted_flags import (
     taken_out,
     unread,
 )
+from kvpipe.commands.printed_size import with_size
 from kvpipe.commands.read_start import capacity_of, defaults_of, ended, engine_of, memory_of
 from kvpipe.commands.said_beside import as_the_log_says, instead_of_line, of_another_card, of_said
 from kvpipe.commands.trouble import Trouble
@@ -98,7 +99,7 @@ def _beside(found: Diagnosis, pasted: PastedRequest, trouble: Trouble) -> Diagno
 def _of_the_request(pasted: PastedRequest) -> Diagnosis:
     log = pasted.log
     compared = _compared(pasted.prepared, log)
-    pasted, printed = _sized(pasted, compared)
+    pasted, printed = with_size(pasted, compared)
     prepared = pasted.prepared
     profile, plan, error, notes = _tried(prepared)
     card = list(of_full_card(log, prepared)) if log is not None else []
@@ -187,22 +188,6 @@ def _compared(prepared: Prepared, log: EngineLog | None) -> LogComparison | None
     if log is None:
         return None
     return compare_with_log(prepared, log, prepared.resolved.limits.max_model_len)
-
-
-def _sized(
-    pasted: PastedRequest, compared: LogComparison | None
-) -> tuple[PastedRequest, tuple[str, ...]]:
-    """With the cache that a capacity line stands for, where no line gives the memory; in words."""
-    readings = (*compared.agreeing, *compared.nearest) if compared is not None else ()
-    implied = next((each.implied for each in readings if each.implied is not None), None)
-    prepared = with_printed_size(pasted.prepared, pasted.log, implied)
-    if prepared is pasted.prepared or implied is None or pasted.log is None:
-        return pasted, ()
-    counts = pasted.log.counts
-    blocks, tokens = counts.get("num_gpu_blocks"), counts.get("kv_tokens")
-    what = count(blocks, "block") if blocks else count(tokens or 0, "token")
-    words = f"the cache has {implied.num_bytes / GIB:.2f} GiB: {what} were printed, and no memory"
-    return replace(pasted, prepared=prepared), (words,)
 
 
 # --- what was read, and where the memory went ---
