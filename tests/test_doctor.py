@@ -682,6 +682,8 @@ def as_pasted(words: list[str]) -> tuple[str, list[str]]:
             line += [FLAGS[key], value]
         else:
             rest.append(word)
+    if FLAGS["scheduler.max_model_len"] not in line:  # a report's run takes what fits
+        line += [FLAGS["scheduler.max_model_len"], "auto"]
     return shlex.join(line), rest
 
 

@@ -33,6 +33,7 @@ _GIVEN_UP = (
     ("drop", "notes"),
     ("cut", "users"),
     ("cut", "plan"),
+    ("unlabel", "serve"),  # the command says itself what it is
 )
 
 
@@ -75,7 +76,9 @@ def _fitted(blocks: dict[str, list[Line]], width: int, named_plan: list[Line]) -
             break
         if how == "join":
             blocks["plan"] = named_plan
-        if how in ("drop", "join"):
+        if how == "unlabel":
+            blocks[name] = blocks.get(name, [])[1:]
+        elif how in ("drop", "join"):
             blocks.pop(name, None)
             if name == "legend":
                 blocks.pop("card", None)
