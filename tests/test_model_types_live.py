@@ -94,12 +94,16 @@ def as_its_class_saves_it(name: str, raw: dict[str, Any]) -> dict[str, Any] | No
     return found
 
 
-def said(raw: dict[str, Any], name: str) -> tuple[Any, ...]:
+# Without this section towers are not counted, which a note says; the text part is the same.
+TOWERS_LIE_IN = "thinker_config"
+
+
+def said(raw: dict[str, Any], name: str, without_towers: bool) -> tuple[Any, ...]:
     try:
         model = read_geometry(parse_config(json.dumps(raw), "config.json", name, None))
     except ConfigError:
         return ()
-    return model.caches, model.parameter_count
+    return model.caches, (model.parameter_count or 0) - without_towers * model.tower_parameters
 
 
 @pytest.mark.full
@@ -116,7 +120,9 @@ def test_whatever_key_is_left_out_its_class_says_what_is_read() -> None:
             if whole is None or (name, key) in DERIVED_BY_LAYER:
                 continue
             tried += 1
-            wrong += [(name, key)] if said(less, name) != said(whole, name) else []
+            alone = key == TOWERS_LIE_IN
+            if said(less, name, alone) != said(whole, name, alone):
+                wrong.append((name, key))
     assert not wrong
     assert tried > 2500
 
