@@ -20,6 +20,7 @@ from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
 from kvpipe.front.prepared import checked
 from kvpipe.plugins import COMMANDS
+from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.guarded_loader import GuardedLoader
 from kvpipe.request.quick import quick_compose
 
@@ -278,3 +279,26 @@ def test_a_case_is_the_same_wherever_a_run_begins():
     search(fuzzer, 5, range(6), lambda number, *_: at.append(number))
     search(fuzzer, 5, range(3, 6))
     assert at == [*range(6)] and tried[3:6] == tried[6:]
+
+
+NO_NUMBERS = ("null", "'8'", "[1]", "1.5", "-3", "{a: 1}", "true")
+
+
+@pytest.mark.parametrize(
+    ("model", "field"), [("gpt2", "num_kv_heads: 12"), ("deepseek_v2_lite", "tokens_per_state: 1")]
+)
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_a_field_of_a_model_file_that_is_no_number_is_named(model, field, value, capsys):
+    """Read before the spec is made, by what counts heads and rows of all layers."""
+    name = field.partition(":")[0]
+    text = (CONF_DIR / "model" / f"{model}.yaml").read_text()
+    text = text.replace("{spec: mla, ", "{spec: mla, tokens_per_state: 1, ").replace(
+        field, f"{name}: {value}"
+    )
+    assert f"{name}: {value}" in text
+    Path("own/model").mkdir(parents=True)
+    Path("own/model/odd.yaml").write_text(text)
+    words = ["model=odd", "--config-dir", "own", "device=h100_80gb", "cache.block_size=32"]
+    assert run([*words, "report=none"]) == 2
+    err = capsys.readouterr().err
+    assert "model.layers (" in err and name in err and "fault of kvpipe" not in err

@@ -44,6 +44,12 @@ class CacheGeometry:
     shares_with: str | None = None
     since: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def whole(self, name: str, default: int) -> int:
+        """A field that is a whole number from 1 on; the default for every other value, which the
+        spec refuses by name."""
+        value = self.fields.get(name, default)
+        return value if isinstance(value, int) and value > 0 else default
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelGeometry:

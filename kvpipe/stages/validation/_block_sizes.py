@@ -63,7 +63,7 @@ class BlockSizes:
 
     def check_rows(self, caches: Collection[CacheGeometry]) -> None:
         """A block holds whole rows, where a row stands for several tokens."""
-        tokens = lcm(*(cache.fields.get("tokens_per_state", 1) for cache in caches))
+        tokens = lcm(*(cache.whole("tokens_per_state", 1) for cache in caches))
         if self.asked and self.asked % tokens:
             expected = f"a multiple of the {tokens} tokens that one row of this model stands for"
             got, knob = f"{self.asked} tokens", f"auto is {self.default}"

@@ -335,7 +335,7 @@ def _stores_latent(layers: list[Layer]) -> bool:
 
 def _kv_heads(model: ModelGeometry) -> int:
     """Of a layer that keeps every token; 0 where none does."""
-    return max((cache.fields.get("num_kv_heads", 0) for cache in model.caches), default=0)
+    return max((cache.whole("num_kv_heads", 0) for cache in model.caches), default=0)
 
 
 def _taken_for_flags(names: Mapping[str, str | None]) -> list[Problem]:
