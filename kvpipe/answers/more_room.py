@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from math import floor
 from typing import Any
 
 from kvpipe.answers.log_memory import share_is_known
-from kvpipe.answers.remedies import LENGTH, Advice, advice, longest
-from kvpipe.answers.trials import ANY, SURELY, Goal
+from kvpipe.answers.remedies import LENGTH, Advice, advice, longest, surest
+from kvpipe.answers.trials import Goal
 from kvpipe.cache.plan import Plan
 from kvpipe.pipeline import Prepared
 
@@ -24,7 +25,7 @@ def more_room(prepared: Prepared) -> Iterator[Advice]:
     if prepared.resolved.device.type == "cpu":
         return
     for changes in _changes(prepared):
-        found = _way(prepared, changes, SURELY) or _way(prepared, changes, ANY)
+        found = surest(partial(_way, prepared, changes))
         if found is not None:
             yield found
 
@@ -37,7 +38,7 @@ def more_tokens(prepared: Prepared) -> Iterator[Advice]:
         return
     twice = 2 * prepared.resolved.parallel.tp
     for changes in (*_changes(prepared), {"parallel.tensor_parallel_size": twice}):
-        found = advice(prepared, changes, "", SURELY) or advice(prepared, changes, "")
+        found = surest(partial(advice, prepared, changes, ""))
         more = 0.0 if found is None else _at_once(found.plan) / held
         if found is not None and more >= LEAST:
             yield replace(found, promise=f"{floor(100 * more) / 100:.2f} times the tokens")

@@ -69,6 +69,11 @@ def advice(
     return Advice(changes=dict(changes), promise=words, trial=trial)
 
 
+def surest(find: Callable[[Goal], Advice | None], goal: Goal = ANY) -> Advice | None:
+    """What surely meets the goal; else what meets it by the middle of an estimate."""
+    return find(replace(goal, surely=True)) or find(goal)
+
+
 def advised(prepared: Prepared, error: DoesNotFit) -> DoesNotFit:
     """The error with the changes that were planned and fit, as one more line."""
     can_be_allocated = Goal(promise=partial(_can_be_allocated, error.available_bytes))
@@ -100,8 +105,7 @@ class Way(Protocol):
 def ways_told(ways: Sequence[Way]) -> tuple[str, tuple[Mapping[str, Any], ...]]:
     """Planned ways in one line, and as changes."""
     said = [(f"{told(way.changes)} ({way.promise})", way.is_sure) for way in ways]
-    line = by_sureness(said, "; ")
-    return line[0].lower() + line[1:], tuple({**way.changes} for way in ways)
+    return in_a_sentence(by_sureness(said, "; ")), tuple({**way.changes} for way in ways)
 
 
 def by_sureness(ways: Sequence[tuple[str, bool]], joint: str) -> str:
@@ -114,12 +118,17 @@ def by_sureness(ways: Sequence[tuple[str, bool]], joint: str) -> str:
     return ". ".join(f"{word}: {said}" for word, said in parts if said) or NONE_FITS
 
 
+def in_a_sentence(line: str) -> str:
+    """After other words."""
+    return line[0].lower() + line[1:]
+
+
 def ways_out(prepared: Prepared, goal: Goal = ANY) -> list[Advice]:
     """At most MOST_NAMED changes of one setting with which the request meets the goal, on a card
     that has what is taken by hand. Where the memory is an estimate: what surely does first."""
     ways: list[Advice] = []
     for candidate in CANDIDATES:
-        way = candidate(prepared, replace(goal, surely=True)) or candidate(prepared, goal)
+        way = surest(partial(candidate, prepared), goal)
         if way is not None and not way.trial.profile.over_at_worst_bytes:
             ways.append(way)
         if len(ways) == MOST_NAMED:

@@ -65,7 +65,6 @@ class Goal:
 
 
 ANY = Goal()  # it fits, and serves the users that were asked for
-SURELY = Goal(surely=True)
 
 
 def replanned(prepared: Prepared, changes: Mapping[str, Any]) -> Trial:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvpipe.answers.more_room import more_tokens
-from kvpipe.answers.remedies import by_sureness
+from kvpipe.answers.remedies import by_sureness, in_a_sentence
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import words_of
 from kvpipe.logs.engine_log import EngineLog
@@ -34,9 +34,8 @@ def of_full_cache(log: EngineLog | None, prepared: Prepared | None) -> Iterator[
         yield Trouble(text=said)
         return
     told = by_sureness([(f"{words_of(w.changes)} ({w.promise})", w.is_sure) for w in ways], ", or ")
-    yield Trouble(
-        text=f"{said}. More room: {told[0].lower()}{told[1:]}", change=dict(ways[0].changes)
-    )
+    text = f"{said}. More room: {in_a_sentence(told)}"
+    yield Trouble(text=text, change=dict(ways[0].changes))
 
 
 def _said(log: EngineLog) -> str:

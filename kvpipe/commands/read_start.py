@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvpipe.answers.log_answer import LogComparison
-from kvpipe.cache.plan import Plan
+from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.engines.pasted_line import in_flags
 from kvpipe.logs.engine_log import EngineLog
 from kvpipe.notes import Note
@@ -66,16 +66,19 @@ def defaults_of(notes: tuple[Note, ...]) -> Iterator[str]:
         yield in_flags("; ".join(told))
 
 
+def held_by(plan: Plan, held: Capacity, where: str = "") -> str:
+    """`1,450 blocks hold 2 requests of 8,192 tokens`."""
+    requests, length = count(held.requests_steady, "request"), count(held.request_len, "token")
+    return f"{count(plan.num_blocks, 'block')}{where} hold {requests} of {length}"
+
+
 def capacity_of(
     compared: LogComparison | None, plan: Plan | None, copies: int = 1
 ) -> Iterator[str]:
     if plan is not None and plan.capacity is not None:
-        held, where = plan.capacity, f" on each of {copies:,} copies" if copies > 1 else ""
-        yield (
-            f"{count(plan.num_blocks, 'block')}{where} hold "
-            f"{count(held.requests_steady, 'request')} of "
-            f"{count(held.request_len, 'token')} at once, the longest {held.longest_request:,}"
-        )
+        where = f" on each of {copies:,} copies" if copies > 1 else ""
+        longest = plan.capacity.longest_request
+        yield f"{held_by(plan, plan.capacity, where)} at once, the longest {longest:,}"
     if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
         best = compared.agreeing[-1]
         figures = ", ".join(f"{term.name} {term.printed}" for term in best.terms)

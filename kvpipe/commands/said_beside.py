@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.pasted_request import PastedRequest
-from kvpipe.answers.remedies import LENGTH, Advice, advice, longest
-from kvpipe.answers.trials import ANY, SURELY
+from kvpipe.answers.remedies import LENGTH, Advice, advice, longest, surest
+from kvpipe.answers.trials import replanned
+from kvpipe.commands.read_start import held_by
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import in_flags, words_of
 from kvpipe.errors import KvpipeError
 from kvpipe.logs.engine_log import EngineLog
-from kvpipe.pipeline import Prepared, plan_with, prepare
+from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.changed import changed
-from kvpipe.text.figures import GIB, count
+from kvpipe.text.figures import GIB
 
 _SECTIONS = ("cache", "scheduler", "parallel")
 _SHARE = "cache.gpu_memory_utilization"
@@ -153,24 +154,18 @@ def _other_total(log: EngineLog, total: int) -> str:
 
 # --- what was planned ---
 def _longest(prepared: Prepared, changes: Mapping[str, Any]) -> Advice | None:
-    return longest(prepared, changes, SURELY) or longest(prepared, changes, ANY)
+    return surest(partial(longest, prepared, changes))
 
 
 def _held(way: Advice) -> str:
     held = way.plan.capacity
-    if held is None:
-        return "it fits"
-    return (
-        f"{count(way.plan.num_blocks, 'block')} hold {count(held.requests_steady, 'request')} of "
-        f"{count(held.request_len, 'token')}"
-    )
+    return "it fits" if held is None else held_by(way.plan, held)
 
 
 def _why(prepared: Prepared, said: Mapping[str, Any]) -> str:
     """The first line of what refuses it."""
     try:
-        made = prepare(changed(prepared.raw, said))
-        plan_with(made, profile_after(prepared, made).available_kv_bytes, compared=())
+        replanned(prepared, said)
     except KvpipeError as error:
         return f" ({in_flags(error.lines()[0]).rstrip('.')})"
     return ""
