@@ -128,12 +128,16 @@ def _no_larger(settings: Settings, key: str, value: object) -> str:
     one, two = planned(settings), planned({**settings, key: value})
     if isinstance(one, Plan) and isinstance(two, DoesNotFit):
         return f"fits, and not with {key}={value}: {two}"
-    if isinstance(one, Plan) and isinstance(two, Plan) and _page(two) > _page(one):
-        return f"{_page(one):,} bytes a block, {_page(two):,} with {key}={value}"
+    if isinstance(one, Plan) and isinstance(two, Plan) and _size(two) > _size(one):
+        return f"{_size(one):,} bytes needed, {_size(two):,} with {key}={value}"
     return ""
 
 
-def _page(plan: Plan) -> int:
+def _size(plan: Plan) -> int:
+    """Of a block, on the largest rank. Equal slots of fewer tables are larger, and a request takes
+    fewer of them: there, of all that one takes."""
+    if plan.slots is not None:
+        return max(rank.required_bytes for rank in plan.ranks)
     return max(rank.config.bytes_per_block for rank in plan.ranks)
 
 

@@ -17,10 +17,10 @@ from kvpipe.stages.grouping.base import GroupingRequest
 Plan = Callable[[GroupingRequest], object]  # raises where a request does not fit
 
 
-def longest_len(request: GroupingRequest, told: DoesNotFit, plan: Plan) -> int | None:
-    """In tokens; None where no length fits."""
+def longest_len(request: GroupingRequest, told: int | None, plan: Plan) -> int | None:
+    """In tokens; None where no length fits. told: what one grouping says of it."""
     return _longest(
-        told.longest_len or 0,
+        told or 0,
         request.limits.max_model_len,
         lambda n: _fits(replace(request, limits=request.limits.with_length(n)), plan),
     )

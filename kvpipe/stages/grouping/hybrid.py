@@ -74,7 +74,9 @@ def make_plan(request: GroupingRequest) -> Plan:
         check_answers(spec, request.limits)
     shared = shared_layers(request.ranks)
     try:
-        made = plan_ranks(request, layers, request.rules, request.fit)
+        made = _longest_anew(
+            request, layers, plan_ranks(request, layers, request.rules, request.fit)
+        )
     except DoesNotFit as error:
         made = _planned_anew(request, layers, error)
     seen = request.rules.limits(made.limits)
@@ -107,10 +109,8 @@ def _planned_anew(
     if rules.groups != "slots" or not told.needed_bytes or request.num_gpu_blocks_override:
         raise told
 
-    def counted(one: GroupingRequest) -> RankedPlans:
-        return plan_ranks(one, layers, rules, False, with_tensors=False)
-
-    longest = longest_len(request, told, counted)
+    counted = partial(_counted, layers)
+    longest = longest_len(request, told.longest_len, counted)
     if request.fit and longest:
         shorter = replace(request, limits=request.limits.with_length(longest))
         return plan_ranks(shorter, layers, rules, False)
@@ -118,6 +118,25 @@ def _planned_anew(
     if (found.longest_len, found.needed_bytes) == (told.longest_len, max(told.needed_bytes)):
         raise told
     return plan_ranks(request, layers, rules, request.fit, told=found)
+
+
+def _longest_anew(
+    request: GroupingRequest, layers: Sequence[Layers], made: RankedPlans
+) -> RankedPlans:
+    """A length that was lowered to what the groups of the whole one hold, if those of a longer one
+    hold no more; else the plan of that one."""
+    found, asked = made.limits.max_model_len, request.limits.max_model_len
+    if request.rules.groups != "slots" or found >= asked or request.num_gpu_blocks_override:
+        return made
+    longest = longest_len(request, found, partial(_counted, layers)) or found
+    if longest <= found:
+        return made
+    longer = replace(request, limits=request.limits.with_length(longest))
+    return plan_ranks(longer, layers, request.rules, False)
+
+
+def _counted(layers: Sequence[Layers], request: GroupingRequest) -> RankedPlans:
+    return plan_ranks(request, layers, request.rules, False, with_tensors=False)
 
 
 def _as_printed_by(
