@@ -38,6 +38,25 @@ ONCE_BROKEN = [
     {"model": "llama3_2_1b", "layers": 8, "engine": "vllm_0_17", "memory": 467_599, "length": 1689},
     # no blocks at all are needed, and a byte of memory is
     {"model": "longformer", "memory": 1},
+    # the groups of the asked length hold 13,248 tokens, and those of 13,249 hold one more
+    {
+        "model": "qwen3_5_122b_a10b",
+        "memory": 25_192_736,
+        "length": 244_771,
+        "layers": 5,
+        "cache.block_size": 48,
+        "parallel.tensor_parallel_size": 8,
+        "parallel.pipeline_parallel_size": 2,
+        "scheduler.num_speculative_tokens": 5,
+    },
+    # equal slots of fewer tables are larger, and a request takes fewer of them
+    {"model": "zamba2", "length": 321, "layers": 1, "scheduler.num_speculative_tokens": 5},
+    {
+        "model": "qwen3_next",
+        "cache.mamba_cache_mode": "all",
+        "parallel.tensor_parallel_size": 4,
+        "parallel.pipeline_parallel_size": 3,
+    },
 ]
 
 
