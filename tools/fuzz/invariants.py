@@ -120,6 +120,8 @@ def tensor_parallelism_never_enlarges_a_rank(settings: Settings) -> str:
 def elements_of_a_byte_never_enlarge_a_page(settings: Settings) -> str:
     if settings.get("cache.cache_dtype", "auto") not in ("auto", "float32"):
         return ""
+    if settings.get("engine", "kvpipe") == "kvpipe":
+        return ""  # equal slots round otherwise, by up to a slot a table: docs/slots.md
     return _no_larger(settings, "cache.cache_dtype", "fp8_e4m3")
 
 
