@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared, check_names, compare_engines
+from kvpipe.answers.lacking import fewer_users, not_one
+from kvpipe.answers.served import VERDICTS
 from kvpipe.answers.speed import speed_of
 from kvpipe.answers.trials import asked_of_a_copy
 from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
@@ -22,6 +24,7 @@ from kvpipe.report.cards import cards
 from kvpipe.report.comparison import Fastest, document, sections
 from kvpipe.report.identity import model_words, where
 from kvpipe.report.sweep_table import Column, figure
+from kvpipe.request.want import requests_asked
 from kvpipe.text.lines import lay_out
 
 _OURS = "kvpipe"  # whose rules a run has that names no engine
@@ -56,16 +59,20 @@ class Compare(Command):
         heading = f"{model_words(resolved)} on {where(resolved)}{uncounted}"
         fastest = _fastest(prepared, found)
         users = {each.name: each.plan.users.steady for each in found if each.plan is not None}
-        asked, most = asked_of_a_copy(prepared), max(users.values(), default=0)
-        serves = most >= asked
+        asked = asked_of_a_copy(prepared)
+        serves = any(each.serves(asked) for each in found)
+        words = {each.word(asked) for each in found}
+        if status == "fits":
+            word = next((word for word in VERDICTS if word in words), "does not fit")
+            status = word.replace(" ", "_")
         return Answer(
-            status=status if serves else "does_not_fit",
+            status=status if serves or status == "may_not_fit" else "does_not_fit",
             exit_code=0 if serves else 1,
-            lines=partial(lay_out, sections(found, heading, length, fastest)),
-            document=document(found, prepared, fastest),
+            lines=partial(lay_out, sections(found, heading, length, asked, fastest)),
+            document=document(found, prepared, asked, fastest),
             pictures={"cards.svg": cards(found, f"{heading}, {length:,} tokens")},
             fields={f"users_{name}": count for name, count in users.items()},
-            complaints=() if serves else (_none(asked, most, length),),
+            complaints=() if serves else (_none(prepared, found),),
         )
 
     def _names(self, prepared: Prepared) -> list[str]:
@@ -75,11 +82,13 @@ class Compare(Command):
         return names if said or own == _OURS else [own, *names]
 
 
-def _none(asked: int, most: int, length: int) -> str:
+def _none(prepared: Prepared, found: Sequence[Compared]) -> str:
+    resolved, asked = prepared.resolved, requests_asked(prepared.config.want)
+    length, copies = resolved.limits.max_model_len, resolved.parallel.dp
     if asked == 1:
-        return f"command.engines: no engine runs one request of {length:,} tokens here"
-    key = "want.requests: no engine runs"
-    return f"{key} {asked:,} requests of {length:,} tokens at once here, {most:,} at most"
+        return not_one(length, "runs under any engine here")
+    most = max((each.served.best.users for each in found if each.served), default=0)
+    return fewer_users(asked, copies * most, length, " at most, under any engine here")
 
 
 def _beside_weights(prepared: Prepared) -> tuple[str, str]:

@@ -62,7 +62,7 @@ class Find(Command):
         }
         return Answer(
             status=status,
-            exit_code=1 if status == "does_not_fit" else 0,
+            exit_code=0 if _serves(search, status) else 1,
             lines=partial(lay_out, [_section(search, findings)]),
             document=found,
             fields={finding.question: finding.answer or None for finding in findings},
@@ -76,6 +76,13 @@ def _status(findings: Sequence[Finding]) -> str:
         if finding.question == QUESTION:
             return str(finding.value)
     return "fits" if findings[-1].setting else "does_not_fit"
+
+
+def _serves(search: Search, status: str) -> bool:
+    """A load that the best value of an estimate refuses is not served, though it may fit."""
+    if search.prepared.resolved.device.type == "cpu":
+        return status == "fits"
+    return search.as_asked.serves
 
 
 def _section(search: Search, findings: Sequence[Finding]) -> Section:

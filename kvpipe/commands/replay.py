@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.cache_range import cache_words, poorest
+from kvpipe.answers.served import refused
 from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
 from kvpipe.commands.base import Command
-from kvpipe.errors import Problem, problems_of
+from kvpipe.errors import DoesNotFit, Problem, problems_of
 from kvpipe.pipeline import Prepared, plan_with, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
@@ -59,8 +60,11 @@ class Replay(Command):
         trace = read_trace(prepared.config.trace)
         requests = trace.requests()
         speed = speed_of(prepared, trace.options.efficiency)
-        profile = profile_ranks(prepared)
-        plan = plan_with(prepared, profile.available_kv_bytes, compared=())
+        try:
+            profile = profile_ranks(prepared)
+            plan = plan_with(prepared, profile.available_kv_bytes, compared=())
+        except DoesNotFit as error:
+            raise refused(prepared, error) from None
         with meanwhile(sys.stderr if job is None else None) as tell:  # a sweep has a bar of its own
             result = replay(
                 requests,

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from kvpipe.answers.lacking import fewer_users
+from kvpipe.answers.served import refused, straddling_words
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.engines.base import Engine, EngineRules
@@ -86,12 +88,13 @@ class Run(Command):
                     return answer
             if job is not None:  # a sweep compares its own changes
                 asked = requests_asked(prepared.config.want)
-                raise (error.without_knob() if asked > 1 else error) from None
+                told = error.without_knob() if asked > 1 else error
+                raise refused(prepared, told) from None
             from kvpipe.answers.remedies import advised
 
-            raise advised(prepared, error) from error
+            raise refused(prepared, advised(prepared, error)) from error
         answer = answer_of(report_input(result, job), full=self.options.document == "full")
-        if answer.status != "does_not_fit" or job is not None:
+        if answer.exit_code != 1 or job is not None:
             return answer
         from kvpipe.answers.remedies import ways_line
 
@@ -145,10 +148,11 @@ def _verdict(report: ReportInput) -> tuple[str, int, tuple[str, ...]]:
     if wrong := _unproven(report.verify):
         return "failed", 3, (wrong,)
     verdict = verdict_of(report)
-    if verdict.status != "does_not_fit":
+    if verdict.serves:
         return verdict.status, 0, ()
     why = _holds_nothing(report.plan) or _holds_fewer(report) or verdict.short
-    return verdict.status, 1, (why,)
+    may = () if report.held_at_most is None else (straddling_words(report.held_at_most),)
+    return verdict.status, 1, (why, *may)
 
 
 def _holds_fewer(report: ReportInput) -> str:
@@ -156,10 +160,11 @@ def _holds_fewer(report: ReportInput) -> str:
     running = running_at_once(report)
     if running is None or running >= report.requests_asked:
         return ""
-    return (
-        f"want.requests: {count(report.requests_asked, 'request')} of "
-        f"{count(report.plan.limits.max_model_len, 'token')} at once were asked for, {running:,} "
-        "run; `kvpipe find` with the same settings says what would serve them"
+    return fewer_users(
+        report.requests_asked,
+        running,
+        report.plan.limits.max_model_len,
+        more="; `kvpipe find` with the same settings says what would serve them",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from kvpipe.answers.served import Served
 from kvpipe.cache.load import ENDS
 from kvpipe.engines.plan import EnginePlan
 from kvpipe.pipeline import Prepared
@@ -85,6 +86,15 @@ def _start(plan: EnginePlan) -> Section:
 def document(plan: EnginePlan, prepared: Prepared) -> dict[str, Any]:
     """Every figure, with how it is known."""
     return {**identity(prepared, "kvpipe.engine_plan"), **figures(plan)}
+
+
+def document_of_ends(ends: Served) -> dict[str, Any]:
+    """The cache and the users of one copy, at the ends of the memory's estimate."""
+    held = {"low": ends.low, "best": ends.best, "high": ends.high}
+    return {
+        "cache_range_bytes": {name: end.cache_bytes for name, end in held.items()},
+        "running_range_requests": {name: end.users for name, end in held.items()},
+    }
 
 
 def figures(plan: EnginePlan) -> dict[str, Any]:
