@@ -20,7 +20,6 @@ from advice_requests import (
 from test_every_advice import unplanned
 
 from kvpipe.answers.engine_question import question_of
-from kvpipe.answers.remedies import told
 from kvpipe.answers.stage_weights import stage_weights
 from kvpipe.answers.trials import asked_of_a_copy
 from kvpipe.commands.base import Command
@@ -32,6 +31,7 @@ from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import profile_ranks, profiling_request
 from kvpipe.report.base import Answer
+from kvpipe.request.typed import PLAIN
 from kvpipe.stages.profiling.estimate import is_packed
 from kvpipe.stages.profiling.estimates import activations, context
 
@@ -61,7 +61,7 @@ def of_an_engine(seed: int) -> Iterator[str]:
         yield from (f"{words}: {each}" for each in unplanned(line))
     for change in changes:
         again = answered(with_changes(words, change))
-        surely = told(change) in lines[-1].partition("may fit")[0]
+        surely = PLAIN.words(change, {}) in lines[-1].partition("may fit")[0]
         if again.exit_code or (surely and not serves_at_worst(with_changes(words, change))):
             yield f"{words}: {change}, told as {'sure' if surely else 'possible'}"
         if not surely and serves_at_worst(with_changes(words, change)):

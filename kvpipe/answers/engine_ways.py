@@ -29,10 +29,11 @@ _STEP = 2**24  # bytes by which a cache that is set by hand is raised
 
 @dataclass(frozen=True, kw_only=True)
 class EngineAdvice:
-    """changes: settings by key. plan: made with them. is_sure: it serves at the low end of the
+    """changes: settings by key; written: as typed. plan: made with them. is_sure: it serves at the low end of the
     memory's estimate, too."""
 
     changes: Changes
+    written: str
     plan: EnginePlan
     is_sure: bool
 
@@ -78,7 +79,8 @@ def _planned(prepared: Prepared, changes: Changes, surely: bool) -> EngineAdvice
     is_sure = _serves_at_low_end(made)
     if surely and not is_sure:
         return None
-    return EngineAdvice(changes=dict(changes), plan=plan, is_sure=is_sure)
+    written = prepared.as_typed(changes)
+    return EngineAdvice(changes=dict(changes), written=written, plan=plan, is_sure=is_sure)
 
 
 def _serves_at_low_end(made: Prepared) -> bool:

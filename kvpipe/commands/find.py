@@ -100,10 +100,16 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
                 "cache.kv_cache_memory_bytes is set; as asked: as `kvpipe run` plans it",
                 "faint",
             ),
-            *(Line(finding.setting) for finding in findings if finding.setting),
+            *(Line(_typed(search.prepared, f.setting)) for f in findings if f.setting),
             *(Line(f"{f.question}: {f.limit}", "faint") for f in findings if f.limit),
         ],
     )
+
+
+def _typed(prepared: Prepared, setting: str) -> str:
+    """A setting in the words of the user's own line."""
+    key, _, value = setting.partition("=")
+    return prepared.as_typed({key: int(value) if value.isdecimal() else value})
 
 
 def _copies(search: Search) -> Iterator[Line]:

@@ -16,6 +16,7 @@ from kvpipe.plugins import COMMANDS
 from kvpipe.request.confdir import CONFIG_NAME
 from kvpipe.request.plain_yaml import dump_yaml
 from kvpipe.request.quick import quick_choices, quick_compose, quick_folder
+from kvpipe.request.typed import Typed
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -29,6 +30,11 @@ class PreparedRequest:
     prepared: Prepared
     config: Callable[[], str]
     wanted_folder: Callable[[], Path]
+
+
+def as_typed(request: PreparedRequest, typed: Typed) -> PreparedRequest:
+    """The same, whose advice is in the words of the line that it came from."""
+    return replace(request, prepared=replace(request.prepared, typed=typed))
 
 
 def prepared_values(raw: Mapping[str, Any], overrides: Sequence[str]) -> Prepared:
