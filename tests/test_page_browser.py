@@ -63,7 +63,7 @@ def test_five_hundred_slider_positions_are_what_the_planner_says(browser, url):
         found = tab.evaluate(
             """rows => rows.map(([s, stops, users, length]) => {
                 const { page, positionAt, segments, verdict } = window.kvpipe;
-                const subject = page.subjects[s], position = positionAt(subject, stops);
+                const subject = page.subjects[s], position = positionAt(subject, stops, length);
                 return [segments(position, users, page.causes),
                         verdict(position, users, length, subject.device)];
             })""",
