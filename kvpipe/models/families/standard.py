@@ -172,13 +172,6 @@ BLOCKS: Mapping[str, Block] = {
             number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
         ),
     ),
-    "step3p5": Block(
-        bias="attention_bias",
-        qk_norm="head",
-        gate="head",
-        mlp_bias="mlp_bias",
-        experts=Experts(number="n_routed_experts", shared_width="share_expert_dim", first=3),
-    ),
     "unlimited_ocr_text": Block(
         bias="attention_bias",
         mlp_bias="mlp_bias",
