@@ -17,7 +17,8 @@ from kvpipe.simulation.ledger import Ledger
 from kvpipe.simulation.replicas import played, told_together
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.routing import ROUTINGS
-from kvpipe.simulation.serving import Counts, Serving
+from kvpipe.simulation.counts import Counts
+from kvpipe.simulation.serving import Serving
 from kvpipe.simulation.step_time import (
     NOMINAL_SECONDS,
     NOMINAL_TOKENS_PER_SECOND,

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.result import ReplayResult, ReplicaShare
-from kvpipe.simulation.serving import Counts
+from kvpipe.simulation.counts import Counts
 from kvpipe.simulation.traces.base import TraceRequest
 
 Play = Callable[[Sequence[TraceRequest]], ReplayResult]

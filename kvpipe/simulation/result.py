@@ -9,7 +9,7 @@ from typing import Any
 from kvpipe.blocks import PoolStats
 from kvpipe.simulation.latencies import Latencies, Percentiles, overload, percentiles
 from kvpipe.simulation.ledger import Gap, Point
-from kvpipe.simulation.serving import Counts, RanDry
+from kvpipe.simulation.counts import Counts, RanDry
 
 
 @dataclass(frozen=True, kw_only=True)
