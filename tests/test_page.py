@@ -282,8 +282,8 @@ def test_the_best_fleets_stand_side_by_side_and_each_server_is_the_planners() ->
 
 def test_a_page_of_fleets_says_what_it_is_not_made_of() -> None:
     words = ("page", "model=llama", "want.device=[h100]", "want.length=8192")
-    with pytest.raises(ConfigError, match="users that are simply there, got a trace"):
-        answered(*words, "trace=azure_code_sample")
+    with pytest.raises(ConfigError, match="command.engines: expected engines or cards, not both"):
+        answered(*words, "engines=[vllm]")
     with pytest.raises(DoesNotFit, match="none of these cards serves the load"):
         answered(*words, "want.token_ms=0.001")
 

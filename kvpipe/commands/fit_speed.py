@@ -1,5 +1,7 @@
 """`kvpipe fit-speed server.log --on h100`: what share of the card's speed the engine reached.
 
+By its own throughput lines, or by what a benchmark wrote.
+
 File: speed.json (every sample).
 """
 
@@ -16,6 +18,14 @@ from kvpipe.answers.speed import speed_of
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.files.standard_input import kept_standard_input
+from kvpipe.logs.benchmarks import (
+    BENCHMARK,
+    LARGEST_BYTES,
+    PRINTED,
+    benchmark_samples,
+    may_be_benchmark,
+    printed_samples,
+)
 from kvpipe.logs.lines import Lines, open_log
 from kvpipe.logs.throughput import Throughput, throughputs
 from kvpipe.pipeline import Prepared, block_rules, plan_of
@@ -33,7 +43,7 @@ class FitSpeed(Command):
     class Options(CommandOptions):
         path: str | None
 
-    summary = "An engine's own throughput lines: the share of the card's nominal speed it reached"
+    summary = "An engine's throughput lines or a benchmark's output: the share of the card's speed"
     example = "kvpipe fit-speed sample model=llama device=h100"
     files = ("speed.json",)
     word: ClassVar[str] = "command.path"
@@ -70,7 +80,16 @@ def _samples(path: str) -> list[Throughput]:
             [Problem("command.path", "an engine's log", p.got) for p in error.problems]
         ) from error
     with closing(stream):
-        return list(throughputs(Lines(stream, size, WORDS)))
+        start = stream.read(2**12).decode("utf-8-sig", "replace")
+        stream.seek(0)
+        if may_be_benchmark(start) and size <= LARGEST_BYTES:
+            found = benchmark_samples(stream.read(size).decode("utf-8-sig", "replace"))
+            if found:
+                return found
+            stream.seek(0)
+        found = list(throughputs(Lines(stream, size, WORDS)))
+        stream.seek(0)
+        return [*found, *printed_samples(Lines(stream, size, PRINTED))]
 
 
 def _plan(prepared: Prepared) -> Any:
@@ -92,7 +111,9 @@ def _plan(prepared: Prepared) -> Any:
 def _nothing(path: str) -> Problem:
     expected = (
         "a throughput line of a time in which requests only decoded: vLLM's 'Avg generation "
-        "throughput', SGLang's 'gen throughput (token/s)', llama.cpp's 'eval time'"
+        "throughput', SGLang's 'gen throughput (token/s)', llama.cpp's 'eval time'; or a "
+        "benchmark's output (mean_tpot_ms, output_throughput), llama-bench's, or a table with the "
+        "columns users, tokens_per_second"
     )
     return Problem("command.path", expected, f"none in '{path}'")
 
@@ -155,6 +176,8 @@ def _told(fitted: FittedSpeed, shares: list[float]) -> Iterator[Line]:
         "of the card's nominal speed"
         + ("" if fitted.too_fast else f": trace.efficiency={fitted.efficiency:.2f}")
     )
+    if any(each.sample.engine == BENCHMARK for each in fitted.reached):
+        yield Line("prompts were computed meanwhile, too: decoding alone reaches more", "faint")
     guessed = {each.length_from for each in fitted.reached}
     if "nothing" in guessed and any(each.sample.usage is not None for each in fitted.reached):
         yield Line("the pool is not known, since this does not fit here: one token each", "faint")

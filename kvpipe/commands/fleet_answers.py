@@ -23,6 +23,7 @@ from kvpipe.text.lines import lay_out
 from kvpipe.text.meanwhile import Tell, silent
 
 if TYPE_CHECKING:  # traces are read where one is asked for
+    from kvpipe.answers.traced_fleet import TracedAnswer, TracedLoad
     from kvpipe.simulation.traces.base import TraceRequest
 
 PICTURE = "fleets.svg"
@@ -33,7 +34,7 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
     """want.device: how many of which cards; of what arrives, where a trace says that. tell: is
     told what is tried."""
     if is_traced(search.prepared.config.trace):
-        return _traced(search, *_cards(search.want), tell)
+        return _traced(search, tell)
     prepared = search.prepared
     answer, wanted = fleets_of_users(search, tell)
     drawn = picture(answer, wanted, _model(search))
@@ -57,34 +58,41 @@ def fleets_of_users(search: Search, tell: Tell = silent) -> tuple[FleetAnswer, W
     return plan_fleet(search.prepared, wanted, _choice(want, devices), prices, tell), wanted
 
 
-def _traced(search: Search, devices: list[str], prices: Mapping[str, float], tell: Tell) -> Answer:
+def fleets_of_trace(search: Search, tell: Tell = silent) -> tuple[TracedAnswer, TracedLoad]:
+    """What serves the requests of a trace as they arrive."""
     from kvpipe.answers.traced_fleet import TracedLoad, serve_trace
-    from kvpipe.answers.waits import turned_away, waits_of
-    from kvpipe.report import traced_fleet as told
+    from kvpipe.answers.waits import waits_of
     from kvpipe.simulation.play import read_trace
 
-    prepared = search.prepared
-    trace = read_trace(prepared.config.trace)
+    devices, prices = _cards(search.want)
+    trace = read_trace(search.prepared.config.trace)
     requests = trace.requests()
-    length = _length(search, requests)
     load = TracedLoad(
         requests=requests,
         options=trace.options,
-        length=length,
-        waits=waits_of(prepared.config.want),
+        length=_length(search, requests),
+        waits=waits_of(search.prepared.config.want),
     )
     choice = replace(_choice(search.want, devices), slices=False)
-    answer = serve_trace(prepared, load, choice, prices, tell)
+    return serve_trace(search.prepared, load, choice, prices, tell), load
+
+
+def _traced(search: Search, tell: Tell) -> Answer:
+    from kvpipe.answers.waits import turned_away
+    from kvpipe.report import traced_fleet as told
+
+    answer, load = fleets_of_trace(search, tell)
     best = answer.fleets[0] if answer.fleets else None
     turned = tuple(turned_away(best.result)) if best else ()
+    model, prepared = _model(search), search.prepared
     return Answer(
         status="fits" if best and not turned else "does_not_fit",
         exit_code=0 if best and not turned else 1,
-        lines=partial(lay_out, told.sections(answer, load, _model(search))),
+        lines=partial(lay_out, told.sections(answer, load, model)),
         document={**identity(prepared, "kvpipe.traced_fleet"), **told.document(answer, load)},
         pictures=_files(
             search,
-            told.picture(answer, load, _model(search)) if best else None,
+            told.picture(answer, load, model) if best else None,
             (best.server, best.replicas) if best else None,
         ),
         fields={"cards": best and best.cards, "fleet": best and best.server.shape.device},

@@ -5,6 +5,7 @@ Files: page.json (every plan of the page) and page.html, which needs nothing els
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
 
 if TYPE_CHECKING:
+    from kvpipe.answers.search import Search
     from kvpipe.page.axes import AskedStops
 
 LARGEST_BYTES = 500_000
@@ -98,27 +100,44 @@ class Page(Command):
         return page_document("request", of_request(prepared, asked), users=users)
 
     def _of_fleets(self, prepared: Prepared, asked: AskedStops) -> dict[str, Any]:
-        """The fleets that `find` ranks. ConfigError for a trace; DoesNotFit where none serves."""
+        """The fleets that `find` ranks. ConfigError beside engines; DoesNotFit where none serves
+        the load."""
         from kvpipe.answers.search import Search, read_want
-        from kvpipe.commands.fleet_answers import NOT_SERVED, fleets_of_users
         from kvpipe.commands.unread_wants import is_traced
-        from kvpipe.page.document import page_document
-        from kvpipe.page.fleets import notes_of, of_fleets, share_of_one
 
-        if is_traced(prepared.config.trace) or self.options.engines:
-            knob = "`kvpipe find` serves a trace, and draws it"
-            got = "a trace" if is_traced(prepared.config.trace) else "engines"
-            raise ConfigError(Problem("want.device", "users that are simply there", got, knob))
+        if self.options.engines:
+            raise ConfigError(Problem("command.engines", "engines or cards, not both", "both"))
         search = Search(prepared=prepared, want=read_want(prepared.config.want, prepared))
-        answer, wanted = fleets_of_users(search)
-        if not answer.fleets:
-            raise DoesNotFit(NOT_SERVED)
-        return page_document(
-            "fleet",
-            of_fleets(prepared, answer, wanted, asked),
-            users=share_of_one(answer, wanted),
-            notes=list(notes_of(answer, wanted)),
-        )
+        of_load = _of_trace if is_traced(prepared.config.trace) else _of_users
+        return of_load(search, asked)
+
+
+def _of_users(search: Search, asked: AskedStops) -> dict[str, Any]:
+    from kvpipe.commands.fleet_answers import NOT_SERVED, fleets_of_users
+    from kvpipe.page.document import page_document
+    from kvpipe.page.fleets import notes_of, of_fleets, share_of_one
+
+    answer, wanted = fleets_of_users(search)
+    if not answer.fleets:
+        raise DoesNotFit(NOT_SERVED)
+    subjects = of_fleets(search.prepared, answer, wanted, asked)
+    users, notes = share_of_one(answer, wanted), list(notes_of(answer, wanted))
+    return page_document("fleet", subjects, users=users, notes=notes)
+
+
+def _of_trace(search: Search, asked: AskedStops) -> dict[str, Any]:
+    from kvpipe.commands.fleet_answers import NOT_SERVED, fleets_of_trace
+    from kvpipe.page.document import page_document
+    from kvpipe.page.traced_fleets import notes_of_traced, of_traced_fleets, users_of_traced
+    from kvpipe.text.meanwhile import meanwhile
+
+    with meanwhile(sys.stderr) as tell:  # whole replays
+        answer, load = fleets_of_trace(search, tell)
+    if not answer.fleets:
+        raise DoesNotFit(NOT_SERVED)
+    subjects = of_traced_fleets(search.prepared.words, answer, asked)
+    users, notes = users_of_traced(answer, subjects), list(notes_of_traced(answer, load))
+    return page_document("fleet", subjects, users=users, notes=notes)
 
 
 def _plans(document: dict[str, Any]) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvpipe.answers.fleet import Fleet, FleetAnswer, Wanted
-from kvpipe.answers.fleet_candidates import Shape, planned
+from kvpipe.answers.fleet_candidates import Server, Shape, planned
 from kvpipe.cache.load import of_a_copy
 from kvpipe.page.axes import AskedStops, axes_of
 from kvpipe.page.sources import MOST_POSITIONS
@@ -32,19 +32,27 @@ def of_fleets(
 def _subject(
     prepared: Prepared, fleet: Fleet, wanted: Wanted, asked: AskedStops, fleets: int
 ) -> Subject:
-    shape = fleet.replica.shape
-    server = planned(prepared, wanted.length, shape, efficiency=1.0)
+    server = planned(prepared, wanted.length, fleet.replica.shape, efficiency=1.0)
     assert not isinstance(server, str), server  # it was planned so a moment ago
-    made = server.made
+    return of_server(prepared.words, server, title_of(fleet), asked, fleets)
+
+
+def of_server(
+    words: Sequence[str], server: Server, title: str, asked: AskedStops, fleets: int
+) -> Subject:
+    """words: of the request that it was chosen for. fleets: that share the page."""
+    made, shape = server.made, server.shape
     axes = axes_of(made, asked, MOST_POSITIONS // fleets, dense=False)
-    words = [*_others(prepared.words, shape), *shape.settings]
-    return planned_subject(made, axes, title_of(fleet), words, made.raw)
+    return planned_subject(made, axes, title, [*_others(words, shape), *shape.settings], made.raw)
 
 
 def title_of(fleet: Fleet) -> str:
+    return title_of_cards(fleet.cards, fleet.replicas, fleet.replica.shape)
+
+
+def title_of_cards(cards: int, replicas: int, shape: Shape) -> str:
     """`6 cards: 3 x TP 2 of h100_80gb`."""
-    shape = fleet.replica.shape
-    return f"{count(fleet.cards, 'card')}: {fleet.replicas:,} x {shape.words} of {shape.device}"
+    return f"{count(cards, 'card')}: {replicas:,} x {shape.words} of {shape.device}"
 
 
 def _others(words: Sequence[str], shape: Shape) -> Iterator[str]:
@@ -52,7 +60,7 @@ def _others(words: Sequence[str], shape: Shape) -> Iterator[str]:
     said = {word.partition("=")[0] for word in shape.settings}
     for word in words:
         key = word.partition("=")[0]
-        if key not in said and not key.startswith("want."):
+        if key not in said and key.partition(".")[0] not in ("want", "trace"):
             yield word
 
 
@@ -69,7 +77,11 @@ def notes_of(answer: FleetAnswer, wanted: Wanted) -> Iterator[str]:
             f"{place}. {title_of(fleet)}{cost}: {replica.users:,} users each, headroom "
             f"{100 * fleet.headroom:.0f}%{token}, limited by {replica.limit}"
         )
-    for reason, names in answer.refused.items():
+    yield from refused_notes(answer.refused)
+
+
+def refused_notes(refused: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for reason, names in refused.items():
         yield f"{reason} ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''})"
 
 

@@ -16,7 +16,7 @@ from kvpipe.text.lines import Line, Section
 def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section]:
     found, share = answer.fleets, load.waits.percentile
     table = Section(
-        title=f"find: {_load(load)}, {model}",
+        title=f"find: {load_words(load)}, {model}",
         headers=("cards", "of", "as", "cost/h", "first token", "a token", "one less"),
         align="rllrrrl",
         rows=[_row(fleet, share) for fleet in found],
@@ -27,7 +27,7 @@ def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section
                 f"one less: what a replica less lacks. {_asked(load.waits)}",
                 "faint",
             ),
-            Line(_time(answer, load), "faint"),
+            Line(told_times(load), "faint"),
             *refusals(answer.refused),
         ],
     )
@@ -36,7 +36,7 @@ def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section
     return [table, to_start(found[0], found[0].server)]
 
 
-def _load(load: TracedLoad) -> str:
+def load_words(load: TracedLoad) -> str:
     last = load.requests[-1].arrival_s / load.options.arrival_rate_scale
     text = f"{count(len(load.requests), 'request')} of {load.options.name}"
     return f"{text}, at most {count(load.length, 'token')}, in {last:,.0f} s"
@@ -48,7 +48,7 @@ def _asked(waits: Waits) -> str:
     return "Asked: " + (", ".join(asked) if asked else "to keep up with what arrives")
 
 
-def _time(answer: TracedAnswer, load: TracedLoad) -> str:
+def told_times(load: TracedLoad) -> str:
     """What the times rest on: the reader must know that nothing is that fast."""
     if load.options.step_seconds != "auto":
         return "time: as trace.step_seconds says (set, not measured)"
@@ -113,7 +113,7 @@ def picture(answer: TracedAnswer, load: TracedLoad, model: str) -> str:
     share = load.waits.percentile
     return drawn(
         [(fleet, fleet.server.shape, _first_ms(fleet, share)) for fleet in answer.fleets],
-        title=_load(load),
+        title=load_words(load),
         model=model,
         delay=f"milliseconds to the first token ({share}% of the requests)",
     )
