@@ -42,6 +42,22 @@ def _written(folder: Path, config: Config) -> Path:
     return folder
 
 
+def with_tokenizer(folder: Path) -> Path:
+    """The folder, with a word for each of its model's tokens: a server reads and writes text."""
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    words = {f"w{number}": number for number in range(size)}
+    file = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(file))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
 def _decoder(architecture: str, model_type: str, **changes: Any) -> dict[str, Any]:
     """A decoder in the words most files use."""
     return {
