@@ -19,14 +19,14 @@ pytestmark = pytest.mark.full
 RELEASE, LENGTH = "0.32.0", 1024
 
 
-def printed(folder: Path, name: str, capacity: str, warned: str = "") -> Path:
+def printed(folder: Path, name: str, capacity: str, warned: str = "", drafts: str = "None") -> Path:
     """A log with the lines of a running vLLM on a CPU. 23.54 GiB are an A30's, too: another block,
     other blocks. The model is written beside it."""
     model = MODELS[name].write(folder)
     lines = (
         f"[core.py:133] Initializing a V1 LLM engine (v{RELEASE}) with config: model='{model}', "
-        f"dtype=torch.bfloat16, max_seq_len={LENGTH}, device_config=cpu, "
-        "enable_prefix_caching=True",
+        f"speculative_config={drafts}, dtype=torch.bfloat16, max_seq_len={LENGTH}, "
+        "device_config=cpu, enable_prefix_caching=True",
         "[cpu_worker.py:260] Explicitly set (0.06/23.54) GiB for KV cache on node 0.",
         f"[kv_cache_utils.py:1816] {warned}",
         f"[kv_cache_utils.py:2327] CPU KV cache size: {capacity}",
@@ -54,6 +54,24 @@ def test_a_server_on_a_cpu_is_explained_by_what_it_printed_alone(
 ) -> None:
     path = printed(tmp_path, "gemma3-10-4", of(tokens, concurrency), warned)
     assert explained(path, "gemma3-10-4 on cpu") == ""
+
+
+def drafting(folder: Path) -> str:
+    return f"SpeculativeConfig(method='eagle', model='{folder}', num_spec_tokens=2)"
+
+
+def test_layers_of_a_draft_that_the_log_names_are_planned(tmp_path: Path) -> None:
+    draft = MODELS["llama-eagle"].write_draft(tmp_path)
+    assert draft is not None
+    path = printed(tmp_path, "llama-eagle", of("52,352", "51.12"), drafts=drafting(draft))
+    assert explained(path, "llama-eagle on cpu") == ""
+
+
+def test_a_log_read_away_from_its_draft_is_read_as_without_one(tmp_path: Path) -> None:
+    path = printed(
+        tmp_path, "llama-eagle", of("65,536", "64.00"), drafts=drafting(Path("/not/here"))
+    )
+    assert explained(path) == ""
 
 
 def test_a_folder_that_is_there_is_not_taken_for_a_shipped_model_of_that_name(

@@ -151,6 +151,26 @@ def test_the_engines_own_settings_are_read_from_either_form() -> None:
     assert log.model == "/m"
 
 
+@pytest.mark.parametrize(
+    ("drafts", "expected"),
+    [
+        ("SpeculativeConfig(method='eagle', model='/a/draft', num_spec_tokens=2)", "/a/draft"),
+        ("SpeculativeConfig(method='eagle3', model='org/name', num_spec_tokens=2)", "org/name"),
+        ("SpeculativeConfig(method='mtp', model='/m', num_spec_tokens=1)", "mtp"),
+        ("SpeculativeConfig(method='deepseek_mtp', model='/m', num_spec_tokens=1)", "mtp"),
+        ("SpeculativeConfig(method='ngram', model=None, num_spec_tokens=3)", None),
+        ("SpeculativeConfig(method='medusa', model='/a/heads', num_spec_tokens=3)", None),
+        ("None", None),
+    ],
+)
+def test_a_draft_that_stores_a_cache_is_read_from_the_line_that_names_it(
+    drafts: str, expected: str | None
+) -> None:
+    line = f"INFO Initializing a V1 LLM engine (v0.32.0) with config: model='/m', {drafts}, dtype=x"
+    log = read_log(f"{line}\nINFO KV cache size: 32,768 tokens\n")
+    assert log.settings.get("model.draft") == expected and log.model == "/m"
+
+
 def test_lines_of_tensorrt_llm_and_llama_cpp_give_their_memory() -> None:
     trt = read_log(
         "[TensorRT-LLM] TensorRT-LLM version: 1.0.0\n"

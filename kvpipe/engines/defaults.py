@@ -121,6 +121,20 @@ DEFAULTS: tuple[Row, ...] = (
         source="the only size of the decode kernel, where the processor has no AMX tiles",
     ),
     Row(
+        rule="cpu_kernel_block",
+        value=16,
+        until=(0, 29, 0),
+        source="v1/attention/backends/cpu_attn.py, 0.28.0; 0.29 was not looked at",
+        certain=False,
+    ),
+    Row(
+        rule="cpu_kernel_block",
+        value=32,
+        since=(0, 29, 0),
+        source="v1/attention/backends/cpu_attn.py, 0.30.0 and 0.32.0; started in docs/live.md",
+        certain=False,
+    ),
+    Row(
         rule="chunked_prefill_beyond",
         value=32768,
         until=(0, 8, 0),
@@ -225,6 +239,11 @@ def _batches(version: Version, is_async: bool, pp: int) -> int:
 def block_size_on_a_cpu(version: str, kinds: Collection[str]) -> int:
     """Tokens a block has there if nobody sets it; kinds: of the model's caches."""
     return int(_value("cpu_latent_block_size" if "mla" in kinds else "cpu_block_size", version))
+
+
+def kernel_block_on_a_cpu(version: str) -> int:
+    """Tokens that a block of attention is a multiple of there."""
+    return int(_value("cpu_kernel_block", version))
 
 
 def declared_cache_wins(version: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.engines.defaults import block_size_on_a_cpu
+from kvpipe.engines.defaults import block_size_on_a_cpu, kernel_block_on_a_cpu
 from kvpipe.errors import ConfigError, Problem, SpecError
 from kvpipe.layouts.base import Layout, LayoutChoice
 from kvpipe.models.base import CacheGeometry
@@ -88,6 +88,27 @@ class BlockSizes:
                     f"nearest: {max(1, round(asked / multiple)) * multiple}",
                 )
             )
+
+    def on_a_cpu(self, layers: list[Layer]) -> list[Layer]:
+        """The layers at the blocks that vLLM's kernel runs there: windows choose their own, the
+        largest that the asked one holds, and at least the kernel's. ConfigError where no layer
+        does, and the asked size is none of the kernel's."""
+        rows = [spec for _, spec in layers if not (spec.is_state or spec.is_latent)]
+        has_states = any(spec.is_state for _, spec in layers)  # their pages decide there
+        if self.asked is None or not self.rules.version or not rows or has_states:
+            return layers
+        step = kernel_block_on_a_cpu(self.rules.version)
+        if self.asked % step and not any(spec.is_plain_window for spec in rows):
+            expected = f"a multiple of {step} tokens, the kernel's block on a CPU"
+            expected += f" in vLLM {self.rules.version}"
+            nearest = f"nearest: {max(1, round(self.asked / step)) * step}"
+            raise ConfigError(
+                Problem("cache.block_size", expected, f"{self.asked} tokens", nearest)
+            )
+        own = max(step, self.asked // step * step)
+        return map_attention(
+            layers, lambda spec: with_block_size(spec, own) if spec.is_plain_window else spec
+        )
 
     def beside_states(
         self, layers: list[Layer], chunk_size: int | None
