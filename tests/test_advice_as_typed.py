@@ -47,7 +47,9 @@ def advised(line: list[str], capsys) -> list[str]:
         return []
     told = capsys.readouterr().err
     changes = []
-    for part in re.split(r"[Pp]lanned, and (?:may fit, since the memory is an estimate|fits): ", told)[1:]:
+    for part in re.split(
+        r"[Pp]lanned, and (?:may fit, since the memory is an estimate|fits): ", told
+    )[1:]:
         changes += re.findall(r"(?:^|\); )(.+?) \((?=.)", part)
     return changes
 

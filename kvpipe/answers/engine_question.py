@@ -50,9 +50,7 @@ def question_of(prepared: Prepared, end: End = "best") -> Question:
     )
 
 
-def _ranks(
-    prepared: Prepared, request: ProfilingRequest, end: End
-) -> tuple[RankQuestion, ...]:
+def _ranks(prepared: Prepared, request: ProfilingRequest, end: End) -> tuple[RankQuestion, ...]:
     """The first rank of each stage: those of one stage are alike."""
     if prepared.config.cache.kv_cache_memory_bytes is not None:
         none = MemoryItem(name="weights", num_bytes=0, how="set", source="not looked at")

@@ -36,6 +36,7 @@ class Compare(Command):
         engines: list[str]
 
     summary = "Engines side by side: users, tokens, what is lost, what each prints, its flags"
+    wants = ("requests",)
     example = "kvpipe compare model=llama device=h100_80gb scheduler.max_model_len=8192"
     files = ("compare.json", "cards.svg")
     columns = tuple(Column(title=name, align="r", text=figure(f"users_{name}")) for name in SHOWN)

@@ -50,6 +50,7 @@ class Run(Command):
         document: Literal["folded", "full"]
 
     summary = "Does it fit, how many requests, what is wasted: planned, allocated, bound, proved"
+    wants = ("requests",)
     example = "kvpipe run model=llama3_70b device=h200 parallel=tp2"
     columns = (
         Column(title="max len", align="r", text=figure("max_model_len")),
