@@ -13,8 +13,9 @@ from kvpipe.stages.profiling.estimates import Estimate, activations, context
 
 
 def question_of(prepared: Prepared, end: End = "best") -> Question:
-    """end: of the memory, where what stands beside the cache is estimated. ConfigError on a CPU, unless the bytes are set by hand; DoesNotFit where the card has no
-    room for both these and the weights."""
+    """end: of the memory, where what stands beside the cache is estimated. ConfigError on a CPU,
+    unless the bytes are set by hand; DoesNotFit where the card has no room for both these and the
+    weights."""
     config, resolved = prepared.config, prepared.resolved
     if resolved.device.type == "cpu" and config.cache.kv_cache_memory_bytes is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What of a load a command would not read: it is refused, since whoever says it wants it answered."""
+"""What of a load a command would not read: it is refused, since who says it wants it answered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMES = ("wait_ms", "first_token_ms", "token_ms")
 _DEFAULTS: Mapping[str, Any] = {"requests": 1, "length": "auto", "percentile": 99}
 _WHO = {
     "requests": "kvpipe run, find and compare take it",
-    "length": "scheduler.max_model_len (--context) is the length of a request; kvpipe find takes it",
+    "length": "scheduler.max_model_len (--context) is a request's length; kvpipe find takes it",
     "device": "device=h100 (--on) is the card; kvpipe find want.device=[h100,l40s] chooses one",
     **dict.fromkeys(_OF_CARDS, "kvpipe find with want.device=[h100,l40s] takes it"),
     **dict.fromkeys(_OF_TRACES, "kvpipe replay, or find with cards, takes it, of a trace"),
