@@ -63,7 +63,7 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
         lines=partial(lay_out, sections(plan, model_words(resolved), where(resolved))),
         verdict=_verdict(plan, load, ends, word),
         document=document(plan, prepared) | document_of_ends(ends) | advice,
-        fields={**summary(plan), "fits": fits},
+        fields=summary(plan, load.copies, fits),
         complaints=tuple(filter(None, (*told, line))),
     )
 
