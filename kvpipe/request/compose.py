@@ -272,7 +272,7 @@ def _no_choice(group: str, choice: Any) -> Problem | None:
     options = GlobalHydra.instance().config_loader().get_group_options(group)
     if choice in options:
         return None
-    return Problem(
+    return not_installed(group, choice) or Problem(
         group,
         "a choice of this group",
         f"'{choice}'",
