@@ -60,7 +60,8 @@ class Run(Command):
         Column(title="waste", align="r", text=_waste),
     )
     legend = (
-        "peak, steady: requests of max len that fit, on all copies. waste: of the KV bytes, steady state",
+        "peak, steady: requests of max len that fit, on all copies",
+        "waste: of the KV bytes, steady state",
         "what each engine would print: in the CSV",
     )
     fields = tuple(name for name in FIELDS if name != "printed")

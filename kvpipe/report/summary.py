@@ -36,8 +36,9 @@ FIELDS = (
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:
     """FIELDS of one finished job.
 
-    requests_at_peak, requests_steady: on all copies (data parallelism). kv_bytes: of rank 0. waste_percent: of the bytes given to its cache, in steady state, those that
-    no request and no further request can use. printed: engine -> the tokens it would print.
+    requests_at_peak, requests_steady: on all copies (data parallelism). kv_bytes: of rank 0.
+    waste_percent: of the bytes given to its cache, in steady state, those that no request and no
+    further request can use. printed: engine -> the tokens it would print.
     """
     plan, capacity = document["plan"], document["capacity"] or {}
     copies = capacity.get("copies", 1)
