@@ -47,7 +47,9 @@ def advised(line: list[str], capsys) -> list[str]:
         return []
     told = capsys.readouterr().err
     changes = []
-    for part in re.split(r"[Pp]lanned, and (?:may fit, since the memory is an estimate|fits): ", told)[1:]:
+    for part in re.split(
+        r"[Pp]lanned, and (?:may fit, since the memory is an estimate|fits): ", told
+    )[1:]:
         changes += re.findall(r"(?:^|\); )(.+?) \((?=.)", part)
     return changes
 
@@ -100,7 +102,10 @@ def test_a_count_of_cards_is_raised_where_it_was_said(capsys) -> None:
         ("llama-3.1-405b --on 8xh100", "--on 16xh100"),
         ("llama-3.1-405b device=8xh100", "device=16xh100"),
         ("llama-3.1-405b --on 8xh100 tp=8", "--on 16xh100 tp=16"),
-        ("llama-3.1-405b --on h100 parallel.tensor_parallel_size=8", "parallel.tensor_parallel_size=16"),
+        (
+            "llama-3.1-405b --on h100 parallel.tensor_parallel_size=8",
+            "parallel.tensor_parallel_size=16",
+        ),
         ("llama-3.1-405b --on h100 tp=4 pp=2", "tp=8"),
         ("llama --on l4 --context 64k", "--context 15536"),
         ("llama --on l4 --context 64k", "--on 2xl4"),

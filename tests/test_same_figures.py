@@ -139,7 +139,9 @@ def test_every_command_gives_the_verdict_of_the_range(where: str, capsys) -> Non
     assert replayed[1].get("status") in ((None, status) if code == 0 else (status,))
 
 
-def test_users_whom_only_the_high_end_of_the_memory_holds_may_fit_and_are_not_served(capsys) -> None:
+def test_users_whom_the_high_end_alone_holds_may_fit_and_are_not_served(
+    capsys,
+) -> None:
     asked = [*L4, "scheduler.max_model_len=2048"]
     _, best, high = (end // 2**21 - 1 for end in ends_by_hand(L4))
     held, most = best // 128, high // 128

@@ -9,8 +9,8 @@ from kvpipe.text.figures import size
 
 
 def _short_of_card(prepared: Prepared, end: End) -> int:
-    """Bytes of a rank that are missing at that end of the memory; 0 where the card has them, where nothing was set by hand,
-    and on a CPU, whose weights no run loads."""
+    """Bytes of a rank that are missing at that end of the memory; 0 where the card has them, where
+    nothing was set by hand, and on a CPU, whose weights no run loads."""
     given, resolved = prepared.config.cache.kv_cache_memory_bytes, prepared.resolved
     if given is None or resolved.device.type == "cpu":
         return 0

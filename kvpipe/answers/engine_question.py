@@ -13,8 +13,9 @@ from kvpipe.stages.profiling.estimates import Estimate, activations, context
 
 
 def question_of(prepared: Prepared, end: End = "best") -> Question:
-    """end: of the memory, where what stands beside the cache is estimated. ConfigError on a CPU, unless the bytes are set by hand; DoesNotFit where the card has no
-    room for both these and the weights."""
+    """end: of the memory, where what stands beside the cache is estimated. ConfigError on a CPU,
+    unless the bytes are set by hand; DoesNotFit where the card has no room for both these and the
+    weights."""
     config, resolved = prepared.config, prepared.resolved
     if resolved.device.type == "cpu" and config.cache.kv_cache_memory_bytes is None:
         raise ConfigError(
@@ -50,9 +51,7 @@ def question_of(prepared: Prepared, end: End = "best") -> Question:
     )
 
 
-def _ranks(
-    prepared: Prepared, request: ProfilingRequest, end: End
-) -> tuple[RankQuestion, ...]:
+def _ranks(prepared: Prepared, request: ProfilingRequest, end: End) -> tuple[RankQuestion, ...]:
     """The first rank of each stage: those of one stage are alike."""
     if prepared.config.cache.kv_cache_memory_bytes is not None:
         none = MemoryItem(name="weights", num_bytes=0, how="set", source="not looked at")

@@ -29,8 +29,8 @@ _STEP = 2**24  # bytes by which a cache that is set by hand is raised
 
 @dataclass(frozen=True, kw_only=True)
 class EngineAdvice:
-    """changes: settings by key; written: as typed. plan: made with them. is_sure: it serves at the low end of the
-    memory's estimate, too."""
+    """changes: settings by key; written: as typed. plan: made with them. is_sure: it serves at the
+    low end of the memory's estimate, too."""
 
     changes: Changes
     written: str

@@ -14,7 +14,7 @@ from typing import Any
 
 from kvpipe.answers.as_asked import LENGTH, SEQS, AsAsked, as_asked, missing_of
 from kvpipe.answers.finding import Finding
-from kvpipe.answers.trials import planned_or_why
+from kvpipe.answers.trials import Trial, planned_or_why
 from kvpipe.cache.load import ENDS, Load, of_a_copy, running
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
@@ -99,17 +99,21 @@ class Search:
         return as_asked(self.prepared, self.load)
 
     # --- one candidate ---
-    def missing(self, changes: Mapping[str, Any], length: int = 0, requests: int = 0) -> str:
-        """Why the wanted load does not fit with these changes; "" where it does. Memory is
-        estimated, unless its size is set. The scheduler is let run as many at once, unless they
-        say how many."""
-        requests = requests or self.requests
-        if requests > self.prepared.resolved.max_num_seqs:
-            changes = {SEQS: requests, **changes}
+    def planned(
+        self, changes: Mapping[str, Any], length: int = 0, requests: int = 0
+    ) -> Trial | str:
+        """The wanted load with these changes, or why there is no plan of it. Memory is estimated,
+        unless its size is set. The scheduler is let run as many at once, unless they say how
+        many."""
+        if (requests or self.requests) > self.prepared.resolved.max_num_seqs:
+            changes = {SEQS: requests or self.requests, **changes}
         memory, of_length = estimated(self.prepared.raw), {LENGTH: length or self.length}
-        return missing_of(
-            planned_or_why(self.prepared, memory | of_length | dict(changes)), requests
-        )
+        return planned_or_why(self.prepared, memory | of_length | dict(changes))
+
+    def missing(self, changes: Mapping[str, Any], length: int = 0, requests: int = 0) -> str:
+        """Why the wanted load does not fit with these changes; "" where it does."""
+        trial = self.planned(changes, length, requests)
+        return missing_of(trial, requests or self.requests)
 
     # --- searches ---
     def cache_memory(self) -> Finding:

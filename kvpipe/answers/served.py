@@ -25,7 +25,6 @@ from kvpipe.specs.edges import largest
 from kvpipe.stages.profiling.base import MemoryProfile
 from kvpipe.text.figures import ends_of, size
 
-
 VERDICTS = ("fits", "may not fit", "does not fit")
 
 

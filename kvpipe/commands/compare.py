@@ -36,10 +36,14 @@ class Compare(Command):
         engines: list[str]
 
     summary = "Engines side by side: users, tokens, what is lost, what each prints, its flags"
+    wants = ("requests",)
     example = "kvpipe compare model=llama device=h100_80gb scheduler.max_model_len=8192"
     files = ("compare.json", "cards.svg")
     columns = tuple(Column(title=name, align="r", text=figure(f"users_{name}")) for name in SHOWN)
-    legend = (f"users of max_model_len, steady ({ENDS['steady']}), by engine; - where it refuses",)
+    legend = (
+        f"users of max_model_len on all copies, steady ({ENDS['steady']}), by engine; - where it "
+        "refuses",
+    )
     fields = tuple(f"users_{name}" for name in SHOWN)
 
     @classmethod
@@ -59,7 +63,7 @@ class Compare(Command):
         heading = f"{model_words(resolved)} on {where(resolved)}{uncounted}"
         fastest = _fastest(prepared, found)
         users = {each.name: each.plan.users.steady for each in found if each.plan is not None}
-        asked = asked_of_a_copy(prepared)
+        asked, copies = asked_of_a_copy(prepared), resolved.parallel.dp
         serves = any(each.serves(asked) for each in found)
         words = {each.word(asked) for each in found}
         if status == "fits":
@@ -71,7 +75,7 @@ class Compare(Command):
             lines=partial(lay_out, sections(found, heading, length, asked, fastest)),
             document=document(found, prepared, asked, fastest),
             pictures={"cards.svg": cards(found, f"{heading}, {length:,} tokens")},
-            fields={f"users_{name}": count for name, count in users.items()},
+            fields={f"users_{name}": copies * count for name, count in users.items()},
             complaints=() if serves else (_none(prepared, found),),
         )
 

@@ -47,8 +47,9 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
     try:
         plan = plan_engine(engine, question_of(prepared))
     except DoesNotFit as error:
-        told = error if job is not None else error.with_advice(*engine_ways_line(prepared))
-        raise refused(prepared, told) from None
+        if job is None:
+            error = error.with_advice(*engine_ways_line(prepared))
+        raise refused(prepared, error) from None
     resolved = prepared.resolved
     load = _Asked(requests=requests_asked(prepared.config.want), copies=resolved.parallel.dp)
     ends, fits = served_by_engine(prepared, engine), serves(plan, load.of_a_copy)
@@ -62,7 +63,7 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
         lines=partial(lay_out, sections(plan, model_words(resolved), where(resolved))),
         verdict=_verdict(plan, load, ends, word),
         document=document(plan, prepared) | document_of_ends(ends) | advice,
-        fields={**summary(plan), "fits": fits},
+        fields=summary(plan, load.copies, fits),
         complaints=tuple(filter(None, (*told, line))),
     )
 

@@ -33,6 +33,7 @@ class Find(Command):
     summary = "What a load needs: the cache, share of the card, cards and device that serve it"
     reads = ("want", "trace")
     files = ("find.json",)
+    wants = tuple(Want.model_fields)
     example = "kvpipe find model=llama device=h100_80gb want.requests=48 want.length=8192"
 
     @classmethod

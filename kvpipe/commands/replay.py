@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # they import numpy, which no plan does
 class Replay(Command):
     summary = "A trace of real requests, step by step, through the block manager on this plan"
     reads = ("trace", "want")
+    wants = ("requests", "token_ms", "first_token_ms", "wait_ms", "percentile")
     example = "kvpipe replay model=llama device=h100_80gb trace=azure_code_sample"
     columns = (
         Column(title="together", align="r", text=figure("max_running")),

@@ -50,6 +50,7 @@ class Run(Command):
         document: Literal["folded", "full"]
 
     summary = "Does it fit, how many requests, what is wasted: planned, allocated, bound, proved"
+    wants = ("requests",)
     example = "kvpipe run model=llama3_70b device=h200 parallel=tp2"
     columns = (
         Column(title="max len", align="r", text=figure("max_model_len")),
@@ -59,7 +60,8 @@ class Run(Command):
         Column(title="waste", align="r", text=_waste),
     )
     legend = (
-        "peak, steady: requests of max len that fit. waste: of the KV bytes, steady state",
+        "peak, steady: requests of max len that fit, on all copies",
+        "waste: of the KV bytes, steady state",
         "what each engine would print: in the CSV",
     )
     fields = tuple(name for name in FIELDS if name != "printed")
@@ -128,7 +130,7 @@ def answer_of(report: ReportInput, *, full: bool = False) -> Answer:
         verdict=_verdict_line(report),
         document=document if full else folded(document),
         pictures={"memory_map.svg": memory_map(document)},
-        fields={} if status == "failed" else summary(document),
+        fields={} if status == "failed" else {**summary(document), "fits": exit_code == 0},
     )
 
 

@@ -39,6 +39,7 @@ class ServePage(Command):
         folder: str | None
 
     summary = "The page on 127.0.0.1 with any model: choose or drop a file, each change planned"
+    wants = ("requests",)
     example = "kvpipe serve-page --on h100"
     files = ("served.json",)
     stays: ClassVar[bool] = True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvpipe.answers.log_settings import said_by, with_log_settings
 from kvpipe.commands.base import Command
 from kvpipe.commands.loads import wrong_loads
+from kvpipe.commands.unread_wants import not_read
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.plugins import COMMANDS
@@ -95,7 +96,7 @@ def _of_command(raw: Mapping[str, Any]) -> Sequence[Problem]:
     if not isinstance(name, str) or name not in COMMANDS:
         return loads
     command: type[Command] = COMMANDS.get(name)
-    return [*loads, *command.wrong(raw)]
+    return [*loads, *command.wrong(raw), *not_read(name, command.wants, raw)]
 
 
 def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest:

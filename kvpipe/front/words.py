@@ -17,8 +17,8 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.front.pasted_words import is_pasted_line, pasted_to_one_word, without_secrets
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.bounded_words import check_words
-from kvpipe.request.typed import Typed
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, near_names, option_named
+from kvpipe.request.typed import Typed
 
 FLAGS = {
     "--on": "device",

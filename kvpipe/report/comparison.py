@@ -104,9 +104,9 @@ def _held(plans: Sequence[Compared]) -> Section:
         rows=[_row(each) for each in plans],
         paragraphs=[
             Line(
-                f"at peak: users, {ENDS['peak']}; steady: {ENDS['steady']}. tokens: held by requests of that length. "
-                "longest: one request alone. lost: of the cache, what nobody reads. rules: checked "
-                "against the engine's code, read in it, or inferred",
+                f"at peak: users, {ENDS['peak']}; steady: {ENDS['steady']}. tokens: held by "
+                "requests of that length. longest: one request alone. lost: of the cache, what "
+                "nobody reads. rules: checked against the engine's code, read in it, or inferred",
                 "faint",
             )
         ],

@@ -127,13 +127,13 @@ def _pool(plan: EnginePlan, i: int) -> Iterator[tuple[str, Any]]:
         yield name, getattr(pool, name)
 
 
-def summary(plan: EnginePlan) -> Mapping[str, Any]:
-    """Of one job of a sweep."""
+def summary(plan: EnginePlan, copies: int, fits: bool) -> Mapping[str, Any]:
+    """Of one job of a sweep: requests on all copies."""
     return {
-        "fits": plan.users.steady > 0,
+        "fits": fits,
         "max_model_len": plan.length,
-        "requests_at_peak": plan.users.peak,
-        "requests_steady": plan.users.steady,
+        "requests_at_peak": copies * plan.users.peak,
+        "requests_steady": copies * plan.users.steady,
         "longest_request": plan.longest,
         "kv_bytes": plan.budget.num_bytes,
     }
