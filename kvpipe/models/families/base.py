@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kvpipe.models._values import LARGEST, PROBE_HINT, Values, unreadable
+from kvpipe.models._values import LARGEST, Values, unreadable
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.classes import ClassFacts
 from kvpipe.models.weight import Weight
 
-__all__ = ["PROBE_HINT", "Config", "Family", "Weight", "unreadable"]
+__all__ = ["Config", "Family", "Weight", "unreadable"]
 
 STRETCHED = ("linear", "dynamic", "yarn")  # kinds of rope scaling that stretch the context
 
