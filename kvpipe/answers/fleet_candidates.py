@@ -171,7 +171,11 @@ def planned(prepared: Prepared, length: int, shape: Shape, efficiency: float) ->
 
 
 def _short(error: KvpipeError) -> str:
-    return "the weights or one request do not fit" if error.exit_code == 1 else "not for this model with these settings"
+    return (
+        "the weights or one request do not fit"
+        if error.exit_code == 1
+        else "not for this model with these settings"
+    )
 
 
 def _changed(prepared: Prepared, length: int, shape: Shape) -> dict[str, Any]:
