@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvpipe.answers.fleet_candidates import Choice, Refusals, Server, Shape, planned, shapes
+from kvpipe.answers.fleet_candidates import (
+    Choice,
+    Refusals,
+    Server,
+    Shape,
+    planned,
+    shapes,
+    unpriced,
+)
 from kvpipe.cache.load import Load, running
 from kvpipe.pipeline import Prepared
 from kvpipe.specs.edges import largest
@@ -63,11 +71,12 @@ class Fleet:
 @dataclass(frozen=True, kw_only=True)
 class FleetAnswer:
     """fleets: the best first. refused: reason -> the candidates that it is the reason of; each
-    reason once."""
+    reason once. unpriced: devices without a price, where others have one."""
 
     fleets: tuple[Fleet, ...]
     refused: Mapping[str, tuple[str, ...]]
     tried: int
+    unpriced: tuple[str, ...] = ()
 
 
 def plan_fleet(
@@ -89,7 +98,7 @@ def plan_fleet(
             refused.add(made, shape)
         else:
             found.append(_fleet(made, wanted, prices.get(shape.device)))
-    by_cost = all(fleet.cost is not None for fleet in found)
+    by_cost = all(device in prices for device in choice.devices)
     ranked = sorted(
         found,
         key=lambda f: (
@@ -99,7 +108,12 @@ def plan_fleet(
             f.replica.shape.device,
         ),
     )
-    return FleetAnswer(fleets=tuple(ranked), refused=refused.told(), tried=len(candidates))
+    return FleetAnswer(
+        fleets=tuple(ranked),
+        refused=refused.told(),
+        tried=len(candidates),
+        unpriced=unpriced(choice, prices),
+    )
 
 
 def _fleet(replica: Replica, wanted: Wanted, price: float | None) -> Fleet:
@@ -115,6 +129,8 @@ def _fleet(replica: Replica, wanted: Wanted, price: float | None) -> Fleet:
 def _replica(server: Server, wanted: Wanted) -> Replica | str:
     copies, bound = server.shape.dp, server.speed.bound
     users, limit = _users(server)  # of one copy
+    if wanted.token_s is not None and bound is None:
+        return server.speed.why
     if wanted.token_s is not None and bound is not None:
         in_time = _in_time(bound.token_seconds, wanted, users)
         if in_time < users:

@@ -127,6 +127,11 @@ class Refusals:
         return {reason: tuple(names) for reason, names in self.named.items()}
 
 
+def unpriced(choice: Choice, prices: Mapping[str, float]) -> tuple[str, ...]:
+    """Devices without a price, where others have one: then no cost ranks anything."""
+    return tuple(device for device in choice.devices if device not in prices) if prices else ()
+
+
 def shapes(choice: Choice, model: ModelGeometry) -> list[Shape]:
     settings = list(product(choice.caches, choice.batches, choice.seqs))
     return [
@@ -166,7 +171,11 @@ def planned(prepared: Prepared, length: int, shape: Shape, efficiency: float) ->
 
 
 def _short(error: KvpipeError) -> str:
-    return "the weights or one request do not fit" if error.exit_code == 1 else "not for this model"
+    return (
+        "the weights or one request do not fit"
+        if error.exit_code == 1
+        else "not for this model with these settings"
+    )
 
 
 def _changed(prepared: Prepared, length: int, shape: Shape) -> dict[str, Any]:

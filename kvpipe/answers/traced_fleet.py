@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from kvpipe.answers.fleet_candidates import Choice, Refusals, Server, planned, shapes
-from kvpipe.answers.waits import Waits, too_late
+from kvpipe.answers.fleet_candidates import Choice, Refusals, Server, planned, shapes, unpriced
+from kvpipe.answers.waits import Waits, is_timed, too_late
 from kvpipe.pipeline import Prepared
 from kvpipe.simulation.play import replay
 from kvpipe.simulation.result import ReplayResult
@@ -55,12 +55,14 @@ class TracedFleet:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedAnswer:
-    """fleets: the best first. refused: reason -> names of candidates. replays: how many."""
+    """fleets: the best first. refused: reason -> names of candidates. replays: how many. unpriced:
+    devices without a price, where others have one."""
 
     fleets: tuple[TracedFleet, ...]
     refused: Mapping[str, tuple[str, ...]]
     tried: int
     replays: int
+    unpriced: tuple[str, ...] = ()
 
 
 def serve_trace(
@@ -89,14 +91,19 @@ def serve_trace(
         each = price[shape.device] * shape.cards
         most = _most_replicas(found, each, price, len(load.requests))
         search = _Search(server=server, load=load, tell=partial(_told, tell, candidate))
-        fleet = search.least(most, each if priced else None)
+        known = shape.device in prices
+        fleet = search.least(most, prices[shape.device] * shape.cards if known else None)
         replays += search.replays
         if fleet is None:
             refused.add(search.why, shape)
         else:
             found = sorted([*found, fleet], key=lambda f: _rank(f, price))[:MOST_FLEETS]
     return TracedAnswer(
-        fleets=tuple(found), refused=refused.told(), tried=len(by_price), replays=replays
+        fleets=tuple(found),
+        refused=refused.told(),
+        tried=len(by_price),
+        replays=replays,
+        unpriced=unpriced(choice, prices),
     )
 
 
@@ -122,10 +129,10 @@ def _most_replicas(
 
 
 def _too_slow(server: Server, load: TracedLoad) -> str:
-    """Why not even one request alone comes in time; "" where nothing proves it."""
+    """Why not even one request alone comes in time, or no time is known; "" where neither is so."""
     bound, waits = server.speed.bound, load.waits
     if bound is None:
-        return ""
+        return "" if is_timed(load.options, bound) else server.speed.why
     shortest = min(request.prompt_tokens for request in load.requests)
     if waits.token_s is not None and bound.token_seconds(1, shortest) > waits.token_s:
         return f"want.token_ms: no token within {1000 * waits.token_s:g} ms, even alone (bound)"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kvpipe.simulation.latencies import Percentiles
+from kvpipe.errors import Problem
+from kvpipe.simulation.latencies import Latencies, Percentiles
 from kvpipe.simulation.result import ReplayResult
+from kvpipe.simulation.traces.base import TraceOptions
 from kvpipe.text.figures import count
 
 
@@ -27,6 +29,28 @@ def waits_of(want: Mapping[str, Any]) -> Waits:
     said = {name: want.get(f"{name}_ms") for name in ("wait", "first_token", "token")}
     seconds = {f"{name}_s": None if ms is None else ms / 1000 for name, ms in said.items()}
     return Waits(percentile=want.get("percentile", 99), **seconds)
+
+
+def is_timed(options: TraceOptions, bound: object | None) -> bool:
+    """Whether the time of a step is known: by model and card, or since it was set."""
+    return (
+        bound is not None or not options.step_seconds == options.prefill_tokens_per_second == "auto"
+    )
+
+
+def without_times(result: ReplayResult) -> ReplayResult:
+    """Steps of a nominal time let requests meet; what they wait for, and whether they are kept up
+    with, is not known then."""
+    return replace(result, latencies=Latencies(), arrivals_s=0.0)
+
+
+def unknowable(waits: Waits, why: str) -> Iterator[Problem]:
+    """What was asked of times that are not known. why: they are not."""
+    asked = {"wait": waits.wait_s, "first_token": waits.first_token_s, "token": waits.token_s}
+    for name, most in asked.items():
+        if most is not None:
+            knob = "trace.step_seconds=0.02 sets one"
+            yield Problem(f"want.{name}_ms", "steps whose time is known", why, knob)
 
 
 def of(found: Percentiles, percentile: int) -> float:
@@ -50,9 +74,11 @@ def turned_away(result: ReplayResult) -> Iterator[str]:
     """Requests that no server of this plan takes, a line a reason."""
     counts, of_all = result.counts, f"of {count(result.requests, 'request')}"
     if counts.too_long:
+        many = counts.too_long > 1
         yield (
-            f"scheduler.max_model_len: {counts.too_long:,} {of_all} are longer than "
-            f"{count(result.request_len, 'token')}, and were turned away"
+            f"scheduler.max_model_len: {counts.too_long:,} {of_all} {'are' if many else 'is'} "
+            f"longer than {count(result.request_len, 'token')}, and {'were' if many else 'was'} "
+            "turned away"
         )
     if counts.never_fit:
         yield (

@@ -174,10 +174,14 @@ def _prices_of_none(want: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(devices, list) or not isinstance(prices, dict):
         return
     chosen = {option_named("device", name) for name in devices if isinstance(name, str)}
+    priced: set[str] = set()
     for name in prices:
         found = option_named("device", name) if isinstance(name, str) else None
         if found is not None and found not in chosen:
             yield Problem("want.prices", "prices of want.device's cards", f"one of '{name}'")
+        elif found in priced:
+            yield Problem("want.prices", "one price of a card", f"two of {found}")
+        priced |= {found} if found else set()
 
 
 def _cards(want: Want) -> tuple[list[str], dict[str, float]]:

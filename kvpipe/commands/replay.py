@@ -14,7 +14,7 @@ from kvpipe.answers.served import refused
 from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
 from kvpipe.commands.base import Command
-from kvpipe.errors import DoesNotFit, Problem, problems_of
+from kvpipe.errors import ConfigError, DoesNotFit, Problem, problems_of
 from kvpipe.pipeline import Prepared, plan_with, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
@@ -53,14 +53,17 @@ class Replay(Command):
         return [*problems, Problem("want.requests", wanted, f"{users}", knob)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
-        from kvpipe.answers.waits import unserved, waits_of
+        from kvpipe.answers.waits import is_timed, unknowable, unserved, waits_of, without_times
         from kvpipe.simulation.play import read_trace, replay
         from kvpipe.simulation.plot import render_svg
         from kvpipe.simulation.text import render
 
         trace = read_trace(prepared.config.trace)
         requests = trace.requests()
-        speed = speed_of(prepared, trace.options.efficiency)
+        speed, waits = speed_of(prepared, trace.options.efficiency), waits_of(prepared.config.want)
+        timed = is_timed(trace.options, speed.bound)
+        if not timed and (wrong := list(unknowable(waits, speed.why))):
+            raise ConfigError(wrong)
         try:
             profile = profile_ranks(prepared)
             plan = plan_with(prepared, profile.available_kv_bytes, compared=())
@@ -78,8 +81,9 @@ class Replay(Command):
                 together=bool(prepared.resolved.model.experts_per_token),
                 tell=tell,
             )
+        result = result if timed else without_times(result)
         timing = _timing(trace.options, speed)
-        complaints = tuple(unserved(result, waits_of(prepared.config.want)))
+        complaints = tuple(unserved(result, waits))
         resolved = prepared.resolved
         heading = f"{resolved.model.name} on {resolved.device.name}"
         on = f"{heading}, {cache_words(poorest(profile))}{uncounted_words(resolved, profile)}"
@@ -105,7 +109,7 @@ def _timing(options: TraceOptions, speed: Speed) -> str:
     if options.step_seconds != "auto" or options.prefill_tokens_per_second != "auto":
         return "as trace.step_seconds and trace.prefill_tokens_per_second say (set, not measured)"
     if speed.bound is None:
-        return f"20 ms and 20,000 tokens a second (nominal: {speed.why})"
+        return f"{speed.why}; trace.step_seconds sets it (counted as 20 ms, so that requests meet)"
     return speed.why
 
 

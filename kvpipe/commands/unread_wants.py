@@ -60,9 +60,10 @@ def unread(raw: Mapping[str, Any]) -> Iterator[Problem]:
     elif "image" in said and "write" not in said:
         knob = "want.write=compose or kubernetes writes one"
         yield Problem("want.image", "a file that names it", "want.write=null", knob)
-    if traced and "requests" in said:
-        wanted = "nothing beside a trace, which says how many requests come, and when"
-        yield Problem("want.requests", wanted, f"{want['requests']}", "or choose trace=none")
+    if traced and want.get("device") is not None and "requests" in said:
+        knob = "choose trace=none for users that are simply there"
+        wanted = "nothing: a trace says how many requests come, and when"
+        yield Problem("want.requests", wanted, f"{want['requests']}", knob)
     if not traced:
         knob = "choose trace=synthetic, azure_code_sample or another"
         for key in filter(_OF_TRACES.__contains__, said):

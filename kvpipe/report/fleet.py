@@ -30,6 +30,7 @@ def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
                 "by the prices you gave. a token: no faster than this with all users (a bound)",
                 "faint",
             ),
+            *by_cards(answer.unpriced),
             *refusals(answer.refused),
         ],
     )
@@ -67,6 +68,14 @@ def to_start(first: Counted, one: Started) -> Section:
         Command(one.command, "  ") if one.command else Line(f"  no line: {one.no_command}"),
     ]
     return Section(title="The first of them, to start", verbatim=lines)
+
+
+def by_cards(unpriced: Sequence[str]) -> list[Line]:
+    """Why prices that were given rank nothing."""
+    if not unpriced:
+        return []
+    names = ", ".join(unpriced)
+    return [Line(f"ranked by cards, not by cost: want.prices has none of {names}")]
 
 
 def refusals(refused: Mapping[str, tuple[str, ...]]) -> list[Line]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvpipe.answers.traced_fleet import TracedAnswer, TracedFleet, TracedLoad
 from kvpipe.answers.waits import Waits, of
-from kvpipe.report.fleet import drawn, refusals, refused_document, shape_of, to_start
+from kvpipe.report.fleet import by_cards, drawn, refusals, refused_document, shape_of, to_start
 from kvpipe.simulation.latencies import Percentiles
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section
@@ -28,6 +28,7 @@ def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section
                 "faint",
             ),
             Line(told_times(load), "faint"),
+            *by_cards(answer.unpriced),
             *refusals(answer.refused),
         ],
     )

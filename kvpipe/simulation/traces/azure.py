@@ -17,7 +17,10 @@ class AzureTrace(FileTrace):
     header: ClassVar[str | None] = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
     def parse(self, line: str) -> TraceRequest:
-        when, prompt, output = line.strip().split(",")
+        cells = line.strip().split(",")
+        if len(cells) != 3:
+            raise ValueError(f"{len(cells)} columns of 3")
+        when, prompt, output = cells
         seconds, _, fraction = when.partition(".")  # seven digits, one more than datetime reads
         arrival = datetime.fromisoformat(seconds + "+00:00").timestamp()
         return TraceRequest(

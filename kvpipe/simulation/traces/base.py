@@ -167,6 +167,8 @@ def _too_many(path: Path) -> Problem:
 
 def checked(request: TraceRequest) -> TraceRequest:
     """The request, its numbers within what can be replayed; ValueError otherwise."""
+    if request.prompt_tokens == 0:
+        raise ValueError("a prompt of 0 tokens, which no engine serves")
     for tokens in (request.prompt_tokens, request.output_tokens):
         if tokens < 0:
             raise ValueError("a length below 0")
@@ -184,6 +186,13 @@ def whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{shown(value)} is not a whole number")
     return value
+
+
+def number(value: Any) -> float:
+    """A time as JSON writes it; ValueError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{shown(value)} is not a number")
+    return float(value)
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

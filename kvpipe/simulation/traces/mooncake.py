@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import ClassVar
 
-from kvpipe.simulation.traces.base import FileTrace, TraceRequest, whole
+from kvpipe.simulation.traces.base import FileTrace, TraceRequest, number, whole
 from kvpipe.specs.base import cdiv
 
 PREFIX_BLOCK = 512  # tokens
@@ -26,7 +26,7 @@ class MooncakeTrace(FileTrace):
         if not all(0 <= prefix < 2**63 for prefix in ids):
             raise ValueError("a hash_id below 0, or of more than 63 bits")
         return TraceRequest(
-            arrival_s=row["timestamp"] / 1000,
+            arrival_s=number(row["timestamp"]) / 1000,
             prompt_tokens=prompt,
             output_tokens=whole(row["output_length"]),
             prefix_ids=ids,

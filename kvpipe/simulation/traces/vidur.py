@@ -15,7 +15,10 @@ class VidurTrace(FileTrace):
     header: ClassVar[str | None] = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio"
 
     def parse(self, line: str) -> TraceRequest:
-        prompt, output = line.split(",")[:2]
+        cells = line.split(",")
+        if len(cells) < 2:
+            raise ValueError("1 column of 4")
+        prompt, output = cells[:2]
         return TraceRequest(arrival_s=0.0, prompt_tokens=whole(prompt), output_tokens=whole(output))
 
 
