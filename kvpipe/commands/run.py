@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from kvpipe.answers.lacking import fewer_users
-from kvpipe.answers.served import refused, straddling_words
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.engines.base import Engine, EngineRules
@@ -83,6 +81,8 @@ class Run(Command):
         try:
             result = execute(prepared)
         except DoesNotFit as error:
+            from kvpipe.answers.served import refused  # as all of a refusal, loaded where one is
+
             if prepared.config.plugins["profiling"].name == "log":
                 from kvpipe.commands._refused_log import answer_of_refusal
 
@@ -152,6 +152,8 @@ def _verdict(report: ReportInput) -> tuple[str, int, tuple[str, ...]]:
     verdict = verdict_of(report)
     if verdict.serves:
         return verdict.status, 0, ()
+    from kvpipe.answers.served import straddling_words
+
     why = _holds_nothing(report.plan) or _holds_fewer(report) or verdict.short
     may = () if report.held_at_most is None else (straddling_words(report.held_at_most),)
     return verdict.status, 1, (why, *may)
@@ -162,6 +164,8 @@ def _holds_fewer(report: ReportInput) -> str:
     running = running_at_once(report)
     if running is None or running >= report.requests_asked:
         return ""
+    from kvpipe.answers.lacking import fewer_users
+
     return fewer_users(
         report.requests_asked,
         running,

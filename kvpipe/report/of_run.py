@@ -10,7 +10,6 @@ from kvpipe.answers.advice import advise
 from kvpipe.answers.as_vllm_groups import as_vllm_groups
 from kvpipe.answers.hints import stage_notes
 from kvpipe.answers.serve_line import line_of
-from kvpipe.answers.served import held_at_high_end
 from kvpipe.answers.uncounted import weights_left_out
 from kvpipe.answers.unserved import why_none
 from kvpipe.cache.addresses import AddressMap
@@ -62,6 +61,8 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
     )
     if verdict_of(report).serves:
         return report
+    from kvpipe.answers.served import held_at_high_end  # of a refusal alone
+
     return replace(report, held_at_most=held_at_high_end(result.prepared))
 
 
