@@ -49,7 +49,7 @@ MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{UPLOAD
 
 
 def check(document: dict[str, Any], place: Place) -> None:
-    """A position of a stop evaluated as the page does it (fixed + each * users) beside a fresh plan."""
+    """A stop's position, evaluated as the page does it (fixed + each * users), and a fresh plan."""
     names = [cause["name"] for cause in document["causes"]]
     position = position_at(document["subjects"][place.subject], place.stops)
     expected = told(command_line(document, place))
