@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -48,7 +49,7 @@ MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{UPLOAD
 
 
 def check(document: dict[str, Any], place: Place) -> None:
-    """A position of a stop evaluated as the page does it (fixed + each * users) beside a fresh plan."""
+    """A stop's position, evaluated as the page does it (fixed + each * users), and a fresh plan."""
     names = [cause["name"] for cause in document["causes"]]
     position = position_at(document["subjects"][place.subject], place.stops)
     expected = told(command_line(document, place))
@@ -185,10 +186,21 @@ def test_five_hundred_lengths_between_the_stops_are_what_the_planner_says(
     words: tuple[str, ...],
 ) -> None:
     document = answered("page", *words, "command.batches=[512,8192]").document
-    asked = [place for place in places(document, 11000, seed=8) if is_between(document, place)]
-    alone = list({(p.stops[:-1], p.length): p for p in asked}.values())[:500]
-    assert len(alone) == 500
-    check_between(document, [*alone, *at_every_edge(document)])
+    check_between(document, [*anywhere_between(document, 500), *at_every_edge(document)])
+
+
+def anywhere_between(document: dict[str, Any], number: int) -> list[Place]:
+    """Of the first subject: a combination of the other sliders, a stretch, a length in it."""
+    subject, chance = document["subjects"][0], random.Random(8)
+    others = product(*(range(len(axis["stops"])) for axis in subject["axes"][:-1]))
+    cells = [cell for cell in zip(others, subject["between"], strict=True) if cell[1]]
+    found = []
+    for _ in range(number):
+        stops, pieces = chance.choice(cells)
+        piece = chance.choice(pieces)
+        length = chance.randint(piece["first"], piece["last"])
+        found.append(Place(subject=0, stops=(*stops, 0), users=1, length=length))
+    return found
 
 
 def at_every_edge(document: dict[str, Any]) -> list[Place]:

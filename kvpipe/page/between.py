@@ -149,9 +149,9 @@ def _forms(lengths: Lengths, counts: Counts, first: int, last: int) -> dict[str,
         rise = _difference(lengths, at) if at is not None else None
         if rise is None or at is None:
             return None
-        also = [other for other in heights if _is_on(other, at)]
+        also = [slopes, *(rises for other, rises in heights.items() if _is_on(other, at))]
         heights[edge] = {
-            name: rise.get(name, 0) - slopes.get(name, 0) - sum(heights[o].get(name, 0) for o in also)
+            name: rise.get(name, 0) - sum(other.get(name, 0) for other in also)
             for name in {*rise, *slopes}
         }
     names = set(counts.figures) | {name for rise in heights.values() for name in rise}

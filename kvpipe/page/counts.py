@@ -64,8 +64,7 @@ def counts_of(
     made: Prepared, profile: MemoryProfile, plan: Plan, position: Position
 ) -> Counts | None:
     """None where no length but this one is known from the plan."""
-    cap, length = plan.capacity, plan.limits.max_model_len
-    rhythms = list(_rhythms(plan))
+    cap, rhythms = plan.capacity, list(_rhythms(plan))
     if cap is None or None in rhythms or not _groups_stay(made, plan):
         return None
     known = [rhythm for rhythm in rhythms if rhythm is not None]

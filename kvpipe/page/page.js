@@ -188,14 +188,15 @@ function showVerdict(found) {
   byId("about").textContent = found.card_bytes && found.users ? aboutUsers(found) : "";
 }
 
+const running = (users) => `${counted(users, "user")} ${users === 1 ? "runs" : "run"}`;
 function aboutUsers(found) {
   const limit = found.memory_users > found.users ? ` (memory would hold ${grouped(found.memory_users)})` : "";
   const range = found.low_bytes < found.high_bytes
     ? `, estimated ${size(found.low_bytes)} to ${size(found.high_bytes)}` : "";
   const where = found.copies > 1 ? ` on ${found.copies} copies` : "";
   const atWorst = found.low_users < found.users
-    ? ` With the least memory of the estimate ${found.low_users ? `${counted(found.low_users, "user")} run` : "no user runs"}.` : "";
-  return `${counted(found.users, "user")} run at once${where}${limit}: ${grouped(found.peak_users)} all reading their ` +
+    ? ` With the least memory of the estimate ${found.low_users ? running(found.low_users) : "no user runs"}.` : "";
+  return `${running(found.users)} at once${where}${limit}: ${grouped(found.peak_users)} all reading their ` +
     `prompts, ${grouped(found.steady_users)} all decoding. A request holds ${size(found.request_bytes)}; ` +
     `the cache has ${size(found.cache_bytes)} on each card${range}.${atWorst}`;
 }
