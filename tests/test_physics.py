@@ -8,8 +8,8 @@ from kvpipe.answers.speed import speed_of
 from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import ModelGeometry
 from kvpipe.physics.bounds import StepBound, read_share
-from kvpipe.physics.peaks import peak_of
 from kvpipe.physics.lengths import ListedLengths
+from kvpipe.physics.peaks import peak_of
 from kvpipe.physics.reads import CacheReads, cache_reads
 from kvpipe.plugins import SPECS
 from kvpipe.specs.base import CacheLayer, RequestLimits

@@ -70,8 +70,8 @@ class StandingBatch:
         self._seats.end_standing(member.live)
 
     def step(self) -> tuple[BlockCopy, ...]:
-        """One token more of each member. OutOfBlocks, and nothing has changed, where the pool cannot
-        give what they need."""
+        """One token more of each member. OutOfBlocks where the pool cannot give what they need: then
+        nothing has changed."""
         due = self._due_at.get(self.steps)
         copies: tuple[BlockCopy, ...] = ()
         if due is not None:
@@ -104,7 +104,7 @@ class StandingBatch:
         return copies
 
     def _complete(self, members: list[_Member]) -> None:
-        """Those that stored the last token before they need something: it may have filled blocks."""
+        """Those that stored the last token before they need something: it may fill blocks."""
         prefixes, stored_of = self._decoding.prefixes, self._seats.stored_of
         if not prefixes.enabled:
             return

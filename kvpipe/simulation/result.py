@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kvpipe.blocks import PoolStats
+from kvpipe.simulation.counts import Counts, RanDry
 from kvpipe.simulation.latencies import Latencies, Percentiles, overload, percentiles
 from kvpipe.simulation.ledger import Gap, Point
-from kvpipe.simulation.counts import Counts, RanDry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -261,7 +261,8 @@ class Serving:
 
     # --- notes ------------------------------------------------------------------------------
     def _note_admitted(self, item: Traffic) -> None:
-        if item.first_token_s is None:
+        # One that was preempted in this very step is there already.
+        if item.first_token_s is None and item not in self._unanswered:
             self._unanswered.append(item)
         self.latencies.admitted(item, self.arrival(item), self.now)
 
