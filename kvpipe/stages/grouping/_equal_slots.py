@@ -14,11 +14,11 @@ from kvpipe.errors import KvpipeError, SpecError
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.grouping._groups import Grouping, group_layers
 from kvpipe.stages.grouping._merging import Layers
-from kvpipe.stages.grouping._read_whole import are_read_whole
 from kvpipe.stages.grouping.axes import own_axes
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
 from kvpipe.stages.grouping.slots.baselines import Baseline
+from kvpipe.stages.grouping.slots.kernels import are_read
 from kvpipe.stages.grouping.slots.rule import SlotRequest, slot_groups
 from kvpipe.stages.grouping.union import union
 
@@ -38,6 +38,7 @@ def in_equal_slots(
                 quantum=request.block_quantum,
                 shares_prefixes=request.shares_prefixes,
                 kernel_sizes=request.kernel_sizes,
+                reads_whole=request.scratch or not rules.splits_apart_pages,
                 memory=() if request.num_gpu_blocks_override is not None else request.memory,
             )
         )
@@ -46,7 +47,7 @@ def in_equal_slots(
     as_before = _shape(found.groups) == _shape(own.groups)
     if as_before and not request.scratch:  # a tensor a layer is the simpler pool
         return replace(own, slots=found.facts)
-    if not are_read_whole(found.groups, request.kernel_sizes):
+    if not are_read(found.groups, layers, request.kernel_sizes):
         return own
     return Grouping(groups=found.groups, slots=found.facts, in_slots=True)
 

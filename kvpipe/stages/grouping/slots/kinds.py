@@ -19,14 +19,15 @@ MOST_SIZES = 32
 class Blocks:
     """Which block sizes are open. quantum: tokens that each is a multiple of (None: each spec's own
     block; pages padded by hand then stay as they are). largest: in tokens (0: MOST_SIZES of them).
-    more: tokens that other plans have. kernels: tokens that kernels take ((): any). The smallest is
-    open always."""
+    more: tokens that other plans have. kernels: tokens that kernels take ((): any). whole: they
+    take no block of several of these. The smallest is open always."""
 
     quantum: int | None = None
     rule: BlockSizeRule = "any"
     largest: int = 0
     more: frozenset[int] = frozenset()
     kernels: tuple[int, ...] = ()
+    whole: bool = True
 
     def of(self, spec: KVCacheSpec) -> dict[int, KVCacheSpec]:
         """Tokens of a block -> the spec in such blocks, without padding."""
@@ -41,13 +42,18 @@ class Blocks:
             most = max(1, min(most, self.largest // step))
         found: dict[int, KVCacheSpec] = {}
         for tokens in self._sizes(step, most):
-            if found and self.kernels and tokens not in self.kernels:
+            if found and not self._is_read(tokens):
                 continue
             try:
                 found[tokens] = spec.with_block_size(tokens)
             except SpecError:  # a row stands for several tokens
                 continue
         return found
+
+    def _is_read(self, tokens: int) -> bool:
+        if not self.kernels or tokens in self.kernels:
+            return True
+        return not self.whole and any(not tokens % size for size in self.kernels)
 
     def _sizes(self, step: int, most: int) -> list[int]:
         if self.rule == "any":
