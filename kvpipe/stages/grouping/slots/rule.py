@@ -9,20 +9,21 @@ of its own size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from kvpipe.cache.plan import KVCacheGroupSpec, SlotFacts
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.specs.base import KVCacheSpec
 from kvpipe.specs.edges import largest
+from kvpipe.stages.grouping.slots.asked import SlotGroups, SlotRequest
 from kvpipe.stages.grouping.slots.baselines import Baseline
 from kvpipe.stages.grouping.slots.best import Best, distinct
 from kvpipe.stages.grouping.slots.ceiling import ceiling, ceilings
+from kvpipe.stages.grouping.slots.equal_pages import equal_pages, one_kind_each, padded
 from kvpipe.stages.grouping.slots.grain import choices, grain
 from kvpipe.stages.grouping.slots.guard import Demand, Guard, Worse
 from kvpipe.stages.grouping.slots.kernels import are_read
 from kvpipe.stages.grouping.slots.kinds import Blocks, Life, lives_of
-from kvpipe.stages.grouping.slots.options import SlotOptions
 from kvpipe.stages.grouping.slots.partition import Chunk
 from kvpipe.stages.grouping.slots.repack import of_specs, repacked
 from kvpipe.stages.grouping.slots.search import Bounds, Search, SlotPlan
@@ -34,36 +35,6 @@ Layers = Mapping[str, KVCacheSpec]
 MOST_TRIED = 24  # plans, in ascending order of cost
 ROUNDS, MOST_LENGTHS = 4, 4  # of the search, each with so many lengths more at which plans failed
 MOST_TABLES = 64  # where no engine's plan bounds them
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotRequest:
-    """ranks: the layers of each. baselines: plans of the same layers, the newest last, at least
-    one. quantum: tokens that every block is a multiple of, where the layers' own blocks were grown
-    to hold a state. shares_prefixes: whether the prefix cache is on. kernel_sizes: tokens of a
-    block that kernels take ((): any). reads_whole: they take a block in one piece only. memory:
-    bytes of each rank, in which no fewer requests may fit ((): that is not asked)."""
-
-    ranks: Sequence[Layers]
-    limits: RequestLimits
-    options: SlotOptions
-    baselines: tuple[Baseline, ...]
-    quantum: int | None
-    shares_prefixes: bool
-    kernel_sizes: tuple[int, ...] = ()
-    reads_whole: bool = False
-    memory: tuple[int, ...] = ()
-
-    @property
-    def kernels(self) -> tuple[Sequence[Layers], tuple[int, ...]]:
-        """What `are_read` asks for."""
-        return self.ranks, self.kernel_sizes
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotGroups:
-    groups: tuple[KVCacheGroupSpec, ...]
-    facts: SlotFacts
 
 
 def slot_groups(request: SlotRequest) -> SlotGroups:
@@ -94,7 +65,9 @@ class _Rule:
             kernels=request.kernel_sizes,
             whole=request.reads_whole,
         )
-        self.lives = lives_of(self.stages, self.blocks)
+        self.equal = request.options.for_engine == "vllm"
+        lives = lives_of(self.stages, self.blocks)
+        self.lives = one_kind_each(lives) if self.equal else lives
         self.weights = Weights(self.lives, self.limits, request.options)
         self.guard = Guard(self.limits)
         self.choices = self._choices()
@@ -115,7 +88,10 @@ class _Rule:
         alone = [(newest,)] if len(distinct(baselines)) > 1 else []
         for promised in [baselines, *alone]:
             if (found := self._no_worse_than(promised)) is not None:
-                return self._with_facts(found, "equal slots", promised)
+                rule = "equal slots of equal pages" if self.equal else "equal slots"
+                return self._with_facts(found, rule, promised)
+        if self.equal:
+            return self._with_facts(newest.groups, f"{newest.engine}'s own groups", (newest,))
         groups = repacked(newest, self.request.ranks, self.blocks, self._repack_sizes())
         more = [base for base in self._not_worse_than(groups) if base is not newest]
         return self._with_facts(groups, f"{newest.engine} repacked", (*more, newest))
@@ -188,7 +164,8 @@ class _Rule:
         )
 
     def _all_of_one_life(self) -> int:
-        return max(life.width for life in self.lives)
+        several = self.choices if self.equal else (self.lives,)
+        return max((life.width for lives in several for life in lives), default=0)
 
     def _most_grain(self) -> int:
         """0: no prefix is shared, any block size will do. Where the engines' plans share in coarser
@@ -201,9 +178,11 @@ class _Rule:
         return max(self.request.options.max_prefix_grain, theirs)
 
     def _choices(self) -> Sequence[tuple[Life, ...]]:
-        if not self.most_grain:
-            return (self.lives,)
-        return choices(self.lives, self.most_grain, self.limits) or (self.lives,)
+        found: Sequence[tuple[Life, ...]] = ()
+        if self.most_grain:
+            found = choices(self.lives, self.most_grain, self.limits)
+        found = found or (self.lives,)
+        return equal_pages(found) if self.equal else found
 
     def _repack_sizes(self) -> frozenset[int] | None:
         if not self.most_grain:
@@ -229,7 +208,8 @@ class _Rule:
                         specs[first + number].update(
                             (name, kind.sizes[chunk.tokens]) for name in taken
                         )
-        return tuple(of_specs(in_order(found, self.stages)) for found in specs)
+        tables = padded(specs) if self.equal else specs
+        return tuple(of_specs(in_order(found, self.stages)) for found in tables)
 
     def _worse(
         self, groups: Sequence[KVCacheGroupSpec], promised: Sequence[Baseline]
