@@ -264,6 +264,7 @@ def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int
                 layout,
                 config.placement.name,
                 any_kernel_block=resolved.device.type == "cpu",
+                splits_apart_pages=block_rules(config).splits_apart_pages,
             )
     return first
 

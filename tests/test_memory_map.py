@@ -259,3 +259,20 @@ def test_ranks_beyond_those_drawn_are_counted() -> None:
     texts = [text.text or "" for text in drawing.iter(f"{SVG}text")]
     assert sum(name.startswith("rank") for name in bars(drawing)) == MOST_ROWS
     assert "and 2 more kinds of ranks, see plan.json" in texts
+
+
+def test_slots_are_drawn_as_slots_and_kernel_blocks_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = ["model=gemma3_27b", "device=h200", "cache.kv_cache_memory_bytes=20GiB"]
+    asked += ["scheduler.max_model_len=32768", "backend=meta", "report=none"]
+    texts = {}
+    for name, more in (("slots", ["layout=flashinfer_nhd"]), ("blocks", ["engine=vllm_0_33"])):
+        assert run([*asked, *more, f"hydra.run.dir={name}"]) == 0
+        drawing = ElementTree.fromstring((tmp_path / name / "memory_map.svg").read_text())
+        texts[name] = [element.text or "" for element in drawing.iter(f"{SVG}text")]
+    title = "One slot, 1.25 MiB, as each group fills it: any free slot serves any group"
+    assert title in texts["slots"]
+    assert not any("any free slot" in text for text in texts["blocks"])
+    (split,) = [text for text in texts["slots"] if "kernel blocks" in text]
+    assert split.startswith("group 5: sliding, 2 layers, block_size 80 tokens, ")
+    assert split.endswith("read as kernel blocks of 16")

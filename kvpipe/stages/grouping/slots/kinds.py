@@ -19,18 +19,25 @@ MOST_SIZES = 32
 class Blocks:
     """Which block sizes are open. quantum: tokens that each is a multiple of (None: each spec's own
     block; pages padded by hand then stay as they are). largest: in tokens (0: MOST_SIZES of them).
-    more: tokens that other plans have. kernels: tokens that kernels take ((): any). The smallest is
-    open always."""
+    more: tokens that other plans have. kernels: tokens that kernels take ((): any). whole: they
+    take no block of several of these. The smallest is open always."""
 
     quantum: int | None = None
     rule: BlockSizeRule = "any"
     largest: int = 0
     more: frozenset[int] = frozenset()
     kernels: tuple[int, ...] = ()
+    whole: bool = True
 
     def of(self, spec: KVCacheSpec) -> Mapping[int, KVCacheSpec]:
         """Tokens of a block -> the spec in such blocks, without padding."""
         return _in_blocks(self, spec)
+
+    def is_read(self, tokens: int) -> bool:
+        """Whether the kernels take such a block, or may take it for several of theirs."""
+        if not self.kernels or tokens in self.kernels:
+            return True
+        return not self.whole and any(not tokens % size for size in self.kernels)
 
     def sizes(self, step: int, most: int) -> list[int]:
         """Multiples of step that the rule opens."""
@@ -54,7 +61,7 @@ def _in_blocks(blocks: Blocks, spec: KVCacheSpec) -> Mapping[int, KVCacheSpec]:
         most = max(1, min(most, blocks.largest // step))
     found: dict[int, KVCacheSpec] = {}
     for tokens in blocks.sizes(step, most):
-        if found and blocks.kernels and tokens not in blocks.kernels:
+        if found and not blocks.is_read(tokens):
             continue
         try:
             found[tokens] = spec.with_block_size(tokens)
