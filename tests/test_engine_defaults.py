@@ -139,7 +139,7 @@ ON_A_CPU += [("0.32.0", 32, 2048, 32), ("0.32.0", 64, 1024, 64), ("0.32.0", 256,
 def on_a_cpu(model: str, folder: Path, version: str, block: int) -> Result:
     words = [f"model.path={MODELS[model].write(folder)}", f"engine.version={version}"]
     words += ["model=hf", "device=cpu", "backend=meta", "engine=vllm", "scheduler=engine"]
-    words += ["scheduler.max_concurrent_batches=1", "scheduler.max_model_len=1024"]
+    words += ["scheduler.max_model_len=1024"]
     words += ["cache.kv_cache_memory_bytes=64MiB", f"cache.block_size={block}"]
     return execute(prepared_request(words).prepared)
 
@@ -151,6 +151,14 @@ def test_windows_on_a_cpu_take_the_blocks_that_its_kernel_runs(
     made = on_a_cpu("gemma3-10-4", tmp_path, version, asked).plan
     assert made.num_blocks == blocks
     assert {group.spec.block_size for group in made.groups} == {tokens}
+
+
+@pytest.mark.parametrize("version", ["0.26.0", "0.28.0", "0.32.0"])
+def test_a_cpu_has_no_step_in_flight_beside_those_of_its_stages(version: str) -> None:
+    for stages in (1, 2):
+        at = {"device_bytes": GIB, "device_type": "cpu", "pp": stages}
+        assert defaults_of(version, **at).max_concurrent_batches == stages  # type: ignore[arg-type]
+        assert defaults_of(version, **at | {"device_type": "cuda"}).max_concurrent_batches > stages  # type: ignore[arg-type]
 
 
 def test_full_attention_on_a_cpu_refuses_blocks_that_its_kernel_does_not_run(

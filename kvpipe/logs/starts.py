@@ -183,6 +183,7 @@ class Starts:
         now = self.now
         for rank, parts in now.pools.items():
             now.ranks.setdefault(rank, {})["pools"] = Figure.sum(parts)
+        _said_exactly(now)
         lines = {copy: _fewest(found) for copy, found in now.capacities.items()}
         poorest = _fewest(list(lines.values())) if lines else Capacity()
         settings = _settings(self.engine, now.printed)
@@ -209,6 +210,16 @@ class Starts:
             load=now.load,
             notes=notes,
         )
+
+
+def _said_exactly(now: _Start) -> None:
+    """Bytes of the cache that were set, where the rounded figure stands for them, too: a tiny cache
+    is printed as 0.00 GiB."""
+    asked = now.counts.get("kv_cache_memory_bytes", -1)
+    for figures in now.ranks.values():
+        printed = figures.get("available_kv")
+        if printed is not None and printed.low <= asked <= printed.high:
+            figures["available_kv"] = Figure.exact(asked)
 
 
 def _fewest(lines: list[Capacity]) -> Capacity:
