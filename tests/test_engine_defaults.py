@@ -167,3 +167,13 @@ def test_full_attention_on_a_cpu_refuses_blocks_that_its_kernel_does_not_run(
     assert on_a_cpu("llama", tmp_path, "0.28.0", 16).plan.num_blocks
     with pytest.raises(ConfigError, match="a multiple of 32 tokens, the kernel's block on a CPU"):
         on_a_cpu("llama", tmp_path, "0.32.0", 16)
+
+
+def test_blocks_that_grow_until_pages_are_alike_are_looked_at_then(tmp_path: Path) -> None:
+    """Gemma 4's full layers have twice a window's bytes a token, so that theirs do not grow: the
+    engine refuses them, and takes the same blocks of Gemma 3."""
+    assert on_a_cpu("gemma3-10-4", tmp_path, "0.32.0", 16).plan.num_blocks
+    with pytest.raises(ConfigError, match="nearest: 32"):
+        on_a_cpu("gemma4-10-4", tmp_path, "0.32.0", 16)
+    made = on_a_cpu("gemma4-10-4", tmp_path, "0.32.0", 128).plan
+    assert {group.spec.block_size for group in made.groups} == {128, 256}

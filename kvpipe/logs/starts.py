@@ -24,6 +24,7 @@ from kvpipe.text.clean import whole_sentences
 _LEAST = ("available_kv",)
 _MOST = ("weights", "peak_torch")
 _OF_THE_ENGINE = ("needed",)  # sizes that no rank has
+_LENGTH = "scheduler.max_model_len"
 _CAPACITY = ("kv_tokens", "num_gpu_blocks")
 LONGEST_SAID = 240  # characters of a line that are kept
 LONGEST_ERROR = 480
@@ -188,7 +189,9 @@ class Starts:
         poorest = _fewest(list(lines.values())) if lines else Capacity()
         settings = _settings(self.engine, now.printed)
         if "concurrency_len" in now.counts:  # a log without its head
-            settings.setdefault("scheduler.max_model_len", now.counts["concurrency_len"])
+            settings.setdefault(_LENGTH, now.counts["concurrency_len"])
+            if "fitted" in now.facts:  # its head has the length before
+                settings[_LENGTH] = now.counts["concurrency_len"]
         counts = {**now.counts, **_counts_of(poorest)}
         return EngineLog(
             engine=self.engine.name,
