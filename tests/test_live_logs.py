@@ -61,8 +61,8 @@ def test_a_server_on_a_cpu_is_explained_by_what_it_printed_alone(
 
 # Of a server on a CPU, word for word: an example in a warning, a hint, a cache printed as nothing.
 SERVED = """\
-(APIServer pid=1) INFO 11-30 21:17:45 [api_utils.py:286] non-default args: {{'model_tag': '{model}', \
-'port': 50279, 'model': '{model}', 'dtype': 'float32', 'max_model_len': 1024, \
+(APIServer pid=1) INFO 11-30 21:17:45 [api_utils.py:286] non-default args: {{'model_tag': \
+'{model}', 'port': 50279, 'model': '{model}', 'dtype': 'float32', 'max_model_len': 1024, \
 'kv_cache_memory_bytes': 8808038, 'max_num_batched_tokens': 256, 'max_num_seqs': 64}}
 (APIServer pid=1) WARNING 11-30 21:17:45 [system_utils.py:255] Found ulimit of 20000 and failed to \
 automatically increase. This can cause fd limit errors like `OSError: [Errno 24] Too many open \
