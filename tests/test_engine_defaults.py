@@ -139,7 +139,7 @@ ON_A_CPU += [("0.32.0", 32, 2048, 32), ("0.32.0", 64, 1024, 64), ("0.32.0", 256,
 def on_a_cpu(model: str, folder: Path, version: str, block: int) -> Result:
     words = [f"model.path={MODELS[model].write(folder)}", f"engine.version={version}"]
     words += ["model=hf", "device=cpu", "backend=meta", "engine=vllm", "scheduler=engine"]
-    words += ["scheduler.max_concurrent_batches=1", "scheduler.max_model_len=1024"]
+    words += ["scheduler.max_model_len=1024"]
     words += ["cache.kv_cache_memory_bytes=64MiB", f"cache.block_size={block}"]
     return execute(prepared_request(words).prepared)
 
@@ -153,9 +153,27 @@ def test_windows_on_a_cpu_take_the_blocks_that_its_kernel_runs(
     assert {group.spec.block_size for group in made.groups} == {tokens}
 
 
+@pytest.mark.parametrize("version", ["0.26.0", "0.28.0", "0.32.0"])
+def test_a_cpu_has_no_step_in_flight_beside_those_of_its_stages(version: str) -> None:
+    for stages in (1, 2):
+        at = {"device_bytes": GIB, "device_type": "cpu", "pp": stages}
+        assert defaults_of(version, **at).max_concurrent_batches == stages  # type: ignore[arg-type]
+        assert defaults_of(version, **at | {"device_type": "cuda"}).max_concurrent_batches > stages  # type: ignore[arg-type]
+
+
 def test_full_attention_on_a_cpu_refuses_blocks_that_its_kernel_does_not_run(
     tmp_path: Path,
 ) -> None:
     assert on_a_cpu("llama", tmp_path, "0.28.0", 16).plan.num_blocks
     with pytest.raises(ConfigError, match="a multiple of 32 tokens, the kernel's block on a CPU"):
         on_a_cpu("llama", tmp_path, "0.32.0", 16)
+
+
+def test_blocks_that_grow_until_pages_are_alike_are_looked_at_then(tmp_path: Path) -> None:
+    """Gemma 4's full layers have twice a window's bytes a token, so that theirs do not grow: the
+    engine refuses them, and takes the same blocks of Gemma 3."""
+    assert on_a_cpu("gemma3-10-4", tmp_path, "0.32.0", 16).plan.num_blocks
+    with pytest.raises(ConfigError, match="nearest: 32"):
+        on_a_cpu("gemma4-10-4", tmp_path, "0.32.0", 16)
+    made = on_a_cpu("gemma4-10-4", tmp_path, "0.32.0", 128).plan
+    assert {group.spec.block_size for group in made.groups} == {128, 256}

@@ -151,6 +151,19 @@ def test_the_engines_own_settings_are_read_from_either_form() -> None:
     assert log.model == "/m"
 
 
+@pytest.mark.parametrize(("fits", "length"), [("reduced from 4096 to 384", 384), ("", 4096)])
+def test_a_length_that_was_fitted_is_the_one_that_the_capacity_is_of(
+    fits: str, length: int
+) -> None:
+    fitted = f"INFO Auto-fit max_model_len: {fits} to fit in memory\n" if fits else ""
+    log = read_log(
+        "INFO Initializing a V1 LLM engine (v0.32.0) with config: model='/m', max_seq_len=4096,\n"
+        f"{fitted}INFO CPU KV cache size: 409 tokens, Maximum concurrency for 384 tokens per "
+        "request: 1.07x\n"
+    )
+    assert log.settings["scheduler.max_model_len"] == length
+
+
 @pytest.mark.parametrize(
     ("drafts", "expected"),
     [

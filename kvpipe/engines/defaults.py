@@ -200,7 +200,7 @@ def defaults_of(
         max_num_batched_tokens=tokens,
         max_num_seqs=min(seqs, asked_tokens or tokens),
         gpu_memory_utilization=chosen["gpu_memory_utilization"],
-        max_concurrent_batches=_batches(parsed, chosen["async_scheduling"], pp),
+        max_concurrent_batches=_batches(parsed, device_type, chosen["async_scheduling"], pp),
         hybrid_prefix_caching=chosen["hybrid_prefix_caching"],
         graphs_reserved=chosen["graphs_reserved"],
     )
@@ -228,9 +228,12 @@ def _batch(
     return (2048 if server else 8192), 256
 
 
-def _batches(version: Version, is_async: bool, pp: int) -> int:
+def _batches(version: Version, device_type: str, is_async: bool, pp: int) -> int:
     """Steps in flight: pipeline stages, or two under asynchronous scheduling; one more for the
-    pipeline from 0.26 on (model runner V2)."""
+    pipeline from 0.26 on (model runner V2). On a CPU scheduling is never asynchronous
+    (platforms/cpu.py, 0.28.0 to 0.32.0)."""
+    if device_type == "cpu":
+        return pp
     if version >= (0, 26, 0):
         return pp + 1
     return 2 if is_async and pp == 1 else pp

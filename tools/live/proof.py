@@ -27,7 +27,7 @@ from tools.live.models import CONTEXT, MODELS  # noqa: E402
 from tools.live.plugin import installed_in  # noqa: E402
 
 Json = dict[str, Any]
-PADDED = ("gemma3-10-4", "gemma3-4-3", "gemma3-22-4")
+PADDED = ("gemma3-10-4", "gemma3-4-3", "gemma3-22-4", "gemma4-10-4")
 # Across windows of 64 and their edges, a block of 16 and of 128, and long enough to be preempted.
 LENGTHS = (5, 17, 60, 63, 64, 65, 127, 130, 200, 255, 256, 300, *(150 + 7 * i for i in range(28)))
 NEW = 40
@@ -41,7 +41,7 @@ def case_of(folder: Path, asked: Json) -> Json:
         "skip_tokenizer_init": True,
         "enforce_eager": True,
         "dtype": "float32",
-        "block_size": 16,
+        "block_size": 32,  # the least that the CPU kernel takes
         "max_model_len": CONTEXT,
         "max_num_batched_tokens": 256,
         "max_num_seqs": 64,

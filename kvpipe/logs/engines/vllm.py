@@ -116,6 +116,7 @@ _CONFIG = "with config: "
 # What it warns of as it plans, where no setting is printed.
 _WARNED = (
     Phrase(words="Hybrid KV cache manager is ", names=("hybrid",), kind="word", pattern=WORD),
+    Phrase(words="Auto-fit max_model_len: ", names=("fitted",), kind="word", pattern=WORD),
 )
 # "speculative_config=SpeculativeConfig(method='eagle', model='/a/draft', num_spec_tokens=2)"
 _DRAFT = Phrase(words="SpeculativeConfig(method=", names=("draft",), kind="path", pattern=DRAFT)

@@ -91,24 +91,28 @@ class BlockSizes:
 
     def on_a_cpu(self, layers: list[Layer]) -> list[Layer]:
         """The layers at the blocks that vLLM's kernel runs there: windows choose their own, the
-        largest that the asked one holds, and at least the kernel's. ConfigError where no layer
-        does, and the asked size is none of the kernel's."""
+        largest that the asked one holds, and at least the kernel's. ConfigError where a layer's
+        block, once pages are alike, is none of the kernel's."""
         rows = [spec for _, spec in layers if not (spec.is_state or spec.is_latent)]
         has_states = any(spec.is_state for _, spec in layers)  # their pages decide there
         if self.asked is None or not self.rules.version or not rows or has_states:
             return layers
         step = kernel_block_on_a_cpu(self.rules.version)
-        if self.asked % step and not any(spec.is_plain_window for spec in rows):
-            expected = f"a multiple of {step} tokens, the kernel's block on a CPU"
-            expected += f" in vLLM {self.rules.version}"
-            nearest = f"nearest: {max(1, round(self.asked / step)) * step}"
-            raise ConfigError(
-                Problem("cache.block_size", expected, f"{self.asked} tokens", nearest)
-            )
         own = max(step, self.asked // step * step)
-        return map_attention(
+        chosen = map_attention(
             layers, lambda spec: with_block_size(spec, own) if spec.is_plain_window else spec
         )
+        self._check_on_a_cpu([spec for _, spec in chosen if not spec.is_latent], step)
+        return chosen
+
+    def _check_on_a_cpu(self, rows: Sequence[KVCacheSpec], step: int) -> None:
+        """Smaller pages become as large as the largest by more tokens a block."""
+        widest, asked = max(spec.page_size_bytes for spec in rows), self.asked or 0
+        if any(spec.block_size * (widest // spec.page_size_bytes) % step for spec in rows):
+            expected = f"a multiple of {step} tokens, the kernel's block on a CPU"
+            expected += f" in vLLM {self.rules.version}"
+            nearest = f"nearest: {max(1, round(asked / step)) * step}"
+            raise ConfigError(Problem("cache.block_size", expected, f"{asked} tokens", nearest))
 
     def beside_states(
         self, layers: list[Layer], chunk_size: int | None
