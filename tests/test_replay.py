@@ -205,7 +205,7 @@ def mooncake(**changes: Any) -> bytes:
         ("mooncake", "m", mooncake(timestamp=float("inf")), "line 2 of .*a time that is not 0 to"),
         ("mooncake", "m", mooncake(timestamp=-1), "line 2 of .*a time that is not 0 to"),
         ("mooncake", "m", mooncake(timestamp=10**400), "line 2 of .*too large"),
-        ("mooncake", "m", mooncake(timestamp="soon"), "line 2 of .*unsupported operand"),
+        ("mooncake", "m", mooncake(timestamp="soon"), "line 2 of .*'soon' is not a number"),
         (
             "mooncake",
             "m",
