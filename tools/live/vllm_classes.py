@@ -44,7 +44,7 @@ class StandIn(PretrainedConfig):
 """
 # Operations that classes name when they are built; none is run.
 # Packages that processors and towers import by name; none is used.
-ABSENT = ("torchvision", "torchaudio", "timm", "cutlass", "cuda")
+ABSENT = ("torchvision", "torchaudio", "timm", "cutlass")
 NAMED_OPERATIONS = ("gelu_quick", "gelu_new", "gelu_fast", "gelu_tanh_and_mul", "fatrelu_and_mul")
 
 
