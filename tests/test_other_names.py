@@ -16,6 +16,7 @@ from kvpipe.errors import ConfigError
 from kvpipe.models.config_file import parse_config
 from kvpipe.models.families.classes import facts_of
 from kvpipe.models.reading import read_geometry
+from kvpipe.stages.validation.layers import as_released
 
 
 def read(raw: dict[str, Any], name: str) -> tuple[Any, ...]:
@@ -175,3 +176,23 @@ def test_keys_of_older_files_are_read_as_the_class_converts_them() -> None:
                 tried += 1
                 assert found == read(saved, name), f"{name}: {key}"
     assert tried > 25
+
+
+# --- Inkling ---
+def test_inkling_says_its_local_layers_by_number() -> None:
+    raw = records()["inkling_text"]["sparse"]
+    listed = {**{k: v for k, v in raw.items() if k != "layer_types"}, "local_layer_ids": [1, 3]}
+    kinds = ["hybrid_sliding" if i in (1, 3) else "hybrid" for i in range(8)]
+    assert read(listed, "inkling_text") == read({**raw, "layer_types": kinds}, "inkling_text")
+
+
+@pytest.mark.parametrize("release", ["0.28.0", "0.33.0"])
+def test_convolutions_that_an_engine_keeps_in_blocks_are_not_planned_as_states(
+    release: str,
+) -> None:
+    """vLLM's class of Inkling: a window of 4 tokens of one row a K/V head."""
+    raw = records()["inkling_text"]["sparse"]
+    model = read_geometry(parse_config(json.dumps(raw), "config.json", "inkling", None))
+    with pytest.raises(ConfigError, match="which keeps model.layers.0.sconv as a window"):
+        as_released(model, release)
+    assert as_released(model, "") is model

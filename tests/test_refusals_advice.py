@@ -10,10 +10,12 @@ from test_model_types import MEASURED, STRANGE, mutated
 from type_records import records
 
 from kvpipe.errors import ConfigError
-from kvpipe.models._values import BY_HAND, PROBE_HINT
 from kvpipe.models.config_file import parse_config
 from kvpipe.models.families.refused import REASONS
 from kvpipe.models.reading import read_geometry
+
+BY_HAND = "a copy of conf/model/llama.yaml as DIR/model/NAME.yaml, then --config-dir DIR model=NAME"
+PROBE_HINT = "model.probe=true asks transformers instead"
 
 
 def refusal(raw: dict[str, Any]) -> list[str]:

@@ -88,6 +88,7 @@ class EngineRules(Engine):
     # and others, too, unless what they store is in `unpaddable`. pad: all that do not divide are.
     unify_pages: Literal["refuse", "pad_states", "pad"] = "pad"
     unpaddable: frozenset[Stores] = frozenset()
+    compressed_rows: bool = False  # rows of several tokens beside others are planned as it does
     packed_groups: bool = False  # layouts that start with B may mix page sizes
 
     # --- from memory to blocks -----------------------------------------------------------------

@@ -8,6 +8,7 @@ knowledge stands for it. Imports no kvpipe. A CUDA build does where there is no 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -44,7 +45,7 @@ class StandIn(PretrainedConfig):
 """
 # Operations that classes name when they are built; none is run.
 # Packages that processors and towers import by name; none is used.
-ABSENT = ("torchvision", "torchaudio", "timm", "cutlass", "cuda")
+ABSENT = ("torchvision", "torchaudio", "timm", "cutlass")
 NAMED_OPERATIONS = ("gelu_quick", "gelu_new", "gelu_fast", "gelu_tanh_and_mul", "fatrelu_and_mul")
 
 
@@ -99,8 +100,8 @@ def take_every_bias() -> None:
 
 def take_sparse_attention() -> None:
     """What the CPU's attention has not is what it would read, not what a layer stores."""
-    from vllm.platforms.cpu import CpuPlatform
     from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
+    from vllm.platforms.cpu import CpuPlatform
 
     chosen = CpuPlatform.get_attn_backend_cls.__func__
 
@@ -114,10 +115,8 @@ def take_sparse_attention() -> None:
     checked = FusedMoEConfig.__post_init__
 
     def any_activation(self: Any) -> None:
-        try:
+        with contextlib.suppress(NotImplementedError):  # experts without a gate
             checked(self)
-        except NotImplementedError:  # experts without a gate
-            pass
 
     FusedMoEConfig.__post_init__ = any_activation
 
@@ -125,12 +124,13 @@ def take_sparse_attention() -> None:
 def towers_stand_aside() -> None:
     """Tokenizers and processors that no folder here has, and towers that nothing here builds: an
     empty module. What generates is always vLLM's own."""
+    from unittest.mock import MagicMock
+
     import torch
     import transformers
     import vllm.tokenizers
     import vllm.tokenizers.registry
     import vllm.transformers_utils.processor as processors
-    from unittest.mock import MagicMock
 
     def anything(*given: Any, **more: Any) -> Any:
         found = MagicMock()

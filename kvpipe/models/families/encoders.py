@@ -51,7 +51,7 @@ def t5_decoder_layers(config: Config) -> int:
 
 
 # Those that transformers cannot run on the meta device when they decode: they read values.
-_READS_VALUES = ("megatron-bert", "rembert", "roformer", "xmod")
+_READS_VALUES = ("big_bird", "megatron-bert", "rembert", "roformer", "xmod")
 
 
 def as_decoder(model_type: str) -> str:

@@ -64,6 +64,12 @@ class BlockSizes:
     def check_rows(self, caches: Collection[CacheGeometry]) -> None:
         """A block holds whole rows, where a row stands for several tokens."""
         tokens = lcm(*(cache.whole("tokens_per_state", 1) for cache in caches))
+        compressed = any("tokens_per_state" in cache.fields for cache in caches)
+        if compressed and self.rules.version and self.asked not in (None, COMPRESSED_BLOCK_SIZE):
+            expected = (
+                f"{COMPRESSED_BLOCK_SIZE} tokens, the only block of vLLM's kernels for such rows"
+            )
+            raise ConfigError(Problem("cache.block_size", expected, f"{self.asked} tokens"))
         if self.asked and self.asked % tokens:
             expected = f"a multiple of the {tokens} tokens that one row of this model stands for"
             got, knob = f"{self.asked} tokens", f"auto is {self.default}"
