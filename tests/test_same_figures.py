@@ -134,6 +134,10 @@ def test_every_command_gives_the_verdict_of_the_range(where: str, capsys) -> Non
         "find": (code, status),
     }
     assert (compared[0], compared[1]["engines"][0]["verdict"]) == (code, status)
+    if where.endswith("best value") and code:
+        with pytest.raises(kvpipe.DoesNotFit) as caught:
+            kvpipe.run(asked)
+        assert caught.value.status == status
     replayed = told(capsys, "replay", *asked, *REPLAYED)
     assert replayed[0] == code
     assert replayed[1].get("status") in ((None, status) if code == 0 else (status,))
