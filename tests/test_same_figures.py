@@ -134,6 +134,10 @@ def test_every_command_gives_the_verdict_of_the_range(where: str, capsys) -> Non
         "find": (code, status),
     }
     assert (compared[0], compared[1]["engines"][0]["verdict"]) == (code, status)
+    if where.endswith("best value") and code:
+        with pytest.raises(kvpipe.DoesNotFit) as caught:
+            kvpipe.run(asked)
+        assert caught.value.status == status
     replayed = told(capsys, "replay", *asked, *REPLAYED)
     assert replayed[0] == code
     assert replayed[1].get("status") in ((None, status) if code == 0 else (status,))
@@ -153,3 +157,21 @@ def test_users_whom_the_high_end_alone_holds_may_fit_and_are_not_served(
         word = status.upper().replace("_", " ")
         assert answer.verdict.text.startswith(f"{word}: only {held} of {users} users of 2,048")
         assert any("whose high end" in line for line in answer.complaints) == (users == most)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("compare engines=[kvpipe]", "MAY NOT FIT: kvpipe may"),
+        ("find want.requests=1", "MAY NOT FIT: 1 request of 24,000 tokens on l4, as asked"),
+        ("replay trace=synthetic trace.max_requests=2", ""),
+        ("run engine=llama_cpp", "IT FITS: 1 of 24,000 tokens, 1 run, 5.55 GiB of cache (5.23 to"),
+    ],
+)
+def test_the_verdict_is_the_last_line_of_every_command(words: str, said: str, capsys) -> None:
+    command, *more = words.split()
+    length = "8192" if command == "replay" else "24000"
+    run([command, *L4, f"scheduler.max_model_len={length}", *more])
+    told = capsys.readouterr().out.splitlines()[-1]
+    said = said or "IT FITS: 2 requests replayed on meta-llama/Llama-3.1-8B on l4"
+    assert told.startswith(said) and len(told) <= 80

@@ -23,10 +23,12 @@ from kvpipe.report.base import Answer
 from kvpipe.report.cards import cards
 from kvpipe.report.comparison import Fastest, document, sections
 from kvpipe.report.identity import model_words, where
+from kvpipe.report.last_line import last_line
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.request.want import requests_asked
 from kvpipe.text.lines import lay_out
 
+_VERBS = dict(zip(VERDICTS, ("can", "may", "cannot"), strict=True))
 _OURS = "kvpipe"  # whose rules a run has that names no engine
 SHOWN = ("vllm", "sglang", "llama_cpp", "transformers", "tensorrt_llm")
 
@@ -69,8 +71,10 @@ class Compare(Command):
         if status == "fits":
             word = next((word for word in VERDICTS if word in words), "does not fit")
             status = word.replace(" ", "_")
+        status = status if serves or status == "may_not_fit" else "does_not_fit"
         return Answer(
-            status=status if serves or status == "may_not_fit" else "does_not_fit",
+            status=status,
+            verdict=last_line(status.replace("_", " "), _by_verdict(found, asked)),
             exit_code=0 if serves else 1,
             lines=partial(lay_out, sections(found, heading, length, asked, fastest)),
             document=document(found, prepared, asked, fastest),
@@ -84,6 +88,13 @@ class Compare(Command):
         own, names = prepared.config.plugins["engine"].name, self.options.engines
         said = any(key.startswith("command.engines") for key in prepared.said)
         return names if said or own == _OURS else [own, *names]
+
+
+def _by_verdict(found: Sequence[Compared], asked: int) -> str:
+    """`vllm, sglang fit; llama_cpp may not fit`."""
+    named = {word: [e.name for e in found if e.word(asked) == word] for word in VERDICTS}
+    said = [f"{', '.join(names)} {_VERBS[word]}" for word, names in named.items() if names]
+    return "; ".join(said) or "no engine plans it"
 
 
 def _none(prepared: Prepared, found: Sequence[Compared]) -> str:

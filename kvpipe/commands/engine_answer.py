@@ -18,6 +18,7 @@ from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.engine_plan import document, document_of_ends, sections, summary
 from kvpipe.report.identity import model_words, where
+from kvpipe.report.last_line import last_line
 from kvpipe.request.want import requests_asked
 from kvpipe.text.lines import Line, lay_out
 
@@ -68,16 +69,12 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
     )
 
 
-_STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad"}
-
-
 def _verdict(plan: EnginePlan, load: _Asked, ends: Served, word: str) -> Line:
     """In 80 columns."""
-    said = "IT FITS" if word == "fits" else word.upper()
     running = load.copies * ends.best.users
-    text = f"{said}: {load.requests:,} of {plan.length:,} tokens, {running:,} run"
-    whole = f"{text}, {ends.cache_words}"
-    return Line(whole if len(whole) <= _WIDTH else text, _STYLES[word])
+    text = f"{load.requests:,} of {plan.length:,} tokens, {running:,} run"
+    whole = last_line(word, f"{text}, {ends.cache_words}")
+    return whole if len(whole.text) <= _WIDTH else last_line(word, text)
 
 
 def _fewer(plan: EnginePlan, load: _Asked, ends: Served, word: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from kvpipe.errors import Problem
 from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity, model_words
+from kvpipe.report.last_line import last_line
 from kvpipe.request.schema import check_section
 from kvpipe.request.want import Want
 from kvpipe.text.figures import count
@@ -64,6 +65,7 @@ class Find(Command):
         return Answer(
             status=status,
             exit_code=0 if _serves(search, status) else 1,
+            verdict=_verdict(search, status),
             lines=partial(lay_out, [_section(search, findings)]),
             document=found,
             fields={finding.question: finding.answer or None for finding in findings},
@@ -84,6 +86,13 @@ def _serves(search: Search, status: str) -> bool:
     if search.prepared.resolved.device.type == "cpu":
         return status == "fits"
     return search.as_asked.serves
+
+
+def _verdict(search: Search, status: str) -> Line:
+    device = search.prepared.resolved.device
+    where = f"{device.name}, as asked" if device.type != "cpu" else "some device"
+    load = f"{count(search.want.requests, 'request')} of {count(search.length, 'token')}"
+    return last_line(status.replace("_", " "), f"{load} on {where}")
 
 
 def _section(search: Search, findings: Sequence[Finding]) -> Section:

@@ -18,7 +18,9 @@ from kvpipe.errors import ConfigError, DoesNotFit, Problem, problems_of
 from kvpipe.pipeline import Prepared, plan_with, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
+from kvpipe.report.last_line import last_line
 from kvpipe.report.sweep_table import Column, figure
+from kvpipe.text.figures import count
 from kvpipe.text.lines import Line
 from kvpipe.text.meanwhile import meanwhile
 
@@ -89,8 +91,11 @@ class Replay(Command):
         on = f"{heading}, {cache_words(poorest(profile))}{uncounted_words(resolved, profile)}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
         served = status_beside_weights(resolved, profile)
+        status = "does_not_fit" if complaints else served
+        about = f"{count(len(requests), 'request')} replayed on {heading}"
         return Answer(
-            status="does_not_fit" if complaints else served,
+            status=status,
+            verdict=last_line(status.replace("_", " "), about),
             exit_code=1 if complaints else 0,
             lines=lambda width: map(Line, render(result, on, width, timing).split("\n")),
             document={**document, "step_time": timing},

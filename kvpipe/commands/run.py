@@ -25,7 +25,7 @@ from kvpipe.report.of_run import report_input
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import Column, figure
-from kvpipe.report.verdict import running_at_once, verdict_of
+from kvpipe.report.verdict import Verdict, running_at_once, verdict_of
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.text.figures import count, size
@@ -120,14 +120,15 @@ class Run(Command):
 def answer_of(report: ReportInput, *, full: bool = False) -> Answer:
     """What a finished run answers. full: a document in which nothing is folded."""
     document = plan_document(report)
-    status, exit_code, complaints = _verdict(report)
+    verdict = verdict_of(report)
+    status, exit_code, complaints = _outcome(report, verdict)
     return Answer(
         status=status,
         exit_code=exit_code,
         complaints=complaints,
         lines=partial(_long, report),
         screen=partial(first_screen, report) if report.log is None else None,  # its terms matter
-        verdict=_verdict_line(report),
+        verdict=Line(verdict.short, verdict.style),
         document=document if full else folded(document),
         pictures={"memory_map.svg": memory_map(document)},
         fields={} if status == "failed" else {**summary(document), "fits": exit_code == 0},
@@ -140,16 +141,10 @@ def _long(report: ReportInput, width: int) -> Iterable[Line]:
     return lay_out(contents(report), width)
 
 
-def _verdict_line(report: ReportInput) -> Line:
-    verdict = verdict_of(report)
-    return Line(verdict.short, verdict.style)
-
-
-def _verdict(report: ReportInput) -> tuple[str, int, tuple[str, ...]]:
+def _outcome(report: ReportInput, verdict: Verdict) -> tuple[str, int, tuple[str, ...]]:
     """status, exit code, and why it is not "fits"."""
     if wrong := _unproven(report.verify):
         return "failed", 3, (wrong,)
-    verdict = verdict_of(report)
     if verdict.serves:
         return verdict.status, 0, ()
     from kvpipe.answers.served import straddling_words

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvpipe.commands.base import Command
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.files.atomic import write_atomic
 from kvpipe.front.prepared import as_typed, prepared_request
 from kvpipe.front.words import flags_to_words, typed_words, words_to_overrides
@@ -94,9 +94,16 @@ def run(
     """All five stages on the composed request; nothing is printed and nothing is written.
 
     overrides: as on the command line (`"cache=sliding"`, `"cache.block_size=32"`). ConfigError
-    (every problem) or DoesNotFit otherwise. The result owns its memory until it is dropped.
+    (every problem) or DoesNotFit otherwise (its `status` is "may_not_fit" where the high end of the
+    memory's estimate would hold it). The result owns its memory until it is dropped.
     """
-    made = execute(_prepared("run", overrides, config_dir))
+    prepared = _prepared("run", overrides, config_dir)
+    try:
+        made = execute(prepared)
+    except DoesNotFit as error:
+        from kvpipe.answers.served import refused  # as all of a refusal
+
+        raise refused(prepared, error) from None
     return RunResult(**{field.name: getattr(made, field.name) for field in fields(Result)})
 
 

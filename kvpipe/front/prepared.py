@@ -96,7 +96,9 @@ def _of_command(raw: Mapping[str, Any]) -> Sequence[Problem]:
     if not isinstance(name, str) or name not in COMMANDS:
         return loads
     command: type[Command] = COMMANDS.get(name)
-    return [*loads, *command.wrong(raw), *not_read(name, command.wants, raw)]
+    found = [*loads, *command.wrong(raw)]
+    wrong = {problem.key for problem in found}  # told once: what is wrong with its value
+    return [*found, *(each for each in not_read(name, command.wants, raw) if each.key not in wrong)]
 
 
 def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest:

@@ -12,12 +12,11 @@ from kvpipe.answers.cache_range import cache_words, poorest, range_words
 from kvpipe.answers.low_end import missing_at_low_end
 from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import Plan
+from kvpipe.report.last_line import STYLES
 from kvpipe.report.run_input import ReportInput
 from kvpipe.text.figures import count, size
 
 _WIDTH = 80  # columns of a headline
-
-_STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": "good"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class Verdict:
     @property
     def style(self) -> str:
         """Of its line."""
-        return _STYLES[self.word]
+        return STYLES[self.word]
 
     @property
     def status(self) -> str:
