@@ -32,11 +32,11 @@ class ReplayResult:
     how many requests of request_len tokens Capacity's closed form allows. wait: seconds in the
     queue; first_token: from arrival to the first token; each_token: between tokens after it.
     arrivals_s: from the first arrival to the last; overload: how many times longer the work took
-    (None: it was kept up with). idle: spans of seconds in which nothing ran. preempted_s: when a request
-    gave its blocks back (of a picture, in no document). latencies: what the
-    percentiles are of. replicas: each of several (() where there is one); steps, blocks and points
-    are of number `busiest` then, counts and waits of all. copies: data-parallel ones of a replica,
-    each of which stands among the replicas."""
+    (None: it was kept up with). idle: spans of seconds in which nothing ran. preempted_s: when
+    a request gave its blocks back (of a picture, in no document). latencies: what the
+    percentiles are of. replicas: each of several (() where there is one); steps, blocks and
+    points are of number `busiest` then, counts and waits of all. copies: data-parallel ones of
+    a replica, each of which stands among the replicas."""
 
     trace: str
     requests: int
