@@ -506,6 +506,17 @@ def test_one_is_not_written_as_many() -> None:
     assert re.search(r"(?<![\d,.])1 (requests|tokens|blocks|steps|preemptions)\b", shown) is None
 
 
+def test_every_preemption_that_can_be_told_apart_is_marked() -> None:
+    result = served(at_once(*[(40, 100)] * 6), plan_of(30))
+    assert len(result.preempted_s) == result.counts.preemptions > 1
+    assert all(0 < seconds <= result.simulated_s for seconds in result.preempted_s)
+    svg = ElementTree.fromstring(render_svg(result))
+    marks = [e for e in svg.iter("{http://www.w3.org/2000/svg}path") if e.get("class")]
+    assert 0 < len(marks) <= result.counts.preemptions
+    assert {mark.get("class") for mark in marks} == {"preempted"}
+    assert "preempted_s" not in result.to_json()
+
+
 def test_idle_time_is_drawn_idle() -> None:
     """Two requests of part of a second, 100 s apart: two ticks, and nothing between them."""
     apart = [TraceRequest(arrival_s=t, prompt_tokens=2000, output_tokens=10) for t in (0, 100)]

@@ -109,10 +109,10 @@ class Run(Command):
             return {}
         from kvpipe.report.overflow import overflow_map
 
-        resolved = prepared.resolved
+        resolved, (says, *advice) = prepared.resolved, error.lines()
         return {
             "memory_map.svg": overflow_map(
-                error.demand, error.lines()[0], model_words(resolved), resolved.device.name
+                error.demand, says, model_words(resolved), resolved.device.name, " ".join(advice)
             )
         }
 

@@ -333,7 +333,8 @@ function tableRow(row) {
 
 // --- link and copy
 function stateText() {
-  const parts = new URLSearchParams({ s: state.subject, users: state.users });
+  const chosen = window.kvpipeServer ? window.kvpipeServer.chosen() : {};
+  const parts = new URLSearchParams({ s: state.subject, users: state.users, ...chosen });
   const values = valuesNow();
   subject().axes.forEach((axis, i) => parts.set(axis.key, values[i]));
   return parts.toString();

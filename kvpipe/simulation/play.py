@@ -161,6 +161,7 @@ def _result(serving: Serving, plan: Plan, requests: int, arrivals_s: float) -> R
         points=tuple(ledger.points),
         arrivals_s=arrivals_s,
         idle=tuple(ledger.idle),
+        preempted_s=tuple(serving.preempted_s),
         latencies=serving.latencies,
     )
 

@@ -36,6 +36,7 @@ class Serving:
     counts: Counts = field(default_factory=Counts)
     step_time: StepTime = field(default_factory=NominalStep)
     latencies: Latencies = field(default_factory=Latencies)
+    preempted_s: list[float] = field(default_factory=list)
     on_finish: Callable[[int], None] = lambda _: None  # is told how many there are by now
     ran_dry: RanDry | None = None
     now: float = 0.0
@@ -214,6 +215,7 @@ class Serving:
         self._withdraw(item)
         item.preempted += 1
         self.counts.preemptions += 1
+        self.preempted_s.append(self.now)
         self.waiting.appendleft(item)
         self._admission_blocked = False
 
