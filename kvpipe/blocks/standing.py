@@ -70,8 +70,8 @@ class StandingBatch:
         self._seats.end_standing(member.live)
 
     def step(self) -> tuple[BlockCopy, ...]:
-        """One token more of each member. OutOfBlocks where the pool cannot give what they need: then
-        nothing has changed."""
+        """One token more of each member. OutOfBlocks where the pool cannot give what they need:
+        then nothing has changed."""
         due = self._due_at.get(self.steps)
         copies: tuple[BlockCopy, ...] = ()
         if due is not None:
