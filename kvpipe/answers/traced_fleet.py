@@ -158,6 +158,8 @@ class _Search:
         while tried <= most and not self._serves(tried):
             tried *= 2
         if tried > most and not (tried // 2 < most and self._serves(most)):
+            dearer = most < min(MOST_REPLICAS, len(self.load.requests))
+            self.why += "; more are dearer than the fleets above" if self.why and dearer else ""
             self.why = self.why or "dearer than the fleets above, with any number of replicas"
             return None
         replicas = smallest(tried // 2 + 1, min(tried, most), self._serves) or most
