@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import xml.etree.ElementTree as ET
 from functools import cache
@@ -145,3 +146,27 @@ def test_a_replay_has_the_requests_of_its_trace(capsys) -> None:
     words = ["replay", "llama", "device=l4", "trace=azure_code_sample"]
     assert run([*words, "want.requests=3"]) == 2
     assert "want.requests: expected nothing: a trace says how many" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_a_sweep_over_devices_and_models_gives_one_table_and_one_picture(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    """A bar an engine and job, as wide as its users; all on one scale."""
+    monkeypatch.chdir(tmp_path)
+    asked = ["model=llama,mamba_2_8b", "device=l4,l40s", "command.engines=[vllm,transformers]"]
+    words = ["-m", "compare", *asked, "scheduler.max_model_len=8192", "hydra.sweep.dir=out"]
+    assert run(words) == 0
+    assert "sweep.csv, engines.svg, and of each job" in capsys.readouterr().out
+    with (tmp_path / "out/sweep.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    users = [row[f"users_{name}"] for row in rows for name in ("vllm", "transformers")]
+    drawn = ET.fromstring((tmp_path / "out/engines.svg").read_text())
+    bars = [each for each in drawn.iter() if "data-users" in each.attrib]
+    assert [bar.attrib["data-users"] for bar in bars] == [value or "0" for value in users]
+    assert "" in users and len(set(users)) > 3
+    served = [bar.attrib for bar in bars if bar.attrib["data-users"] != "0"]
+    each = [float(bar["width"]) / int(bar["data-users"]) for bar in served]
+    assert max(each) - min(each) < 0.05 * max(each)
+    told = "".join(drawn.itertext())
+    assert "model=llama device=l4" in told and "refuses, or came to nothing" in told

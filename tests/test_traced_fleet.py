@@ -126,6 +126,18 @@ def test_no_fleet_that_was_left_out_takes_fewer_cards_than_the_last_that_is_told
     assert [each.cards for each in told.fleets] == every[:MOST_FLEETS]
 
 
+def test_a_candidate_whose_further_replicas_are_dearer_is_said_to_have_them(monkeypatch) -> None:
+    """Twelve of any server are needed: twelve of sixteen cards were never looked for."""
+    told = found(monkeypatch, ANY, lambda n, _: {"overload": None if n >= 12 else 2.0})
+    reasons = [reason for reason in told.refused if "replica" in reason]
+    assert len(told.fleets) == MOST_FLEETS and len(reasons) > 0
+    assert all(
+        reason.endswith("overloaded; more are dearer than the fleets above") for reason in reasons
+    )
+    lacking = found(monkeypatch, ANY, lambda *_: {"overload": 2.0})
+    assert list(lacking.refused) == ["20 replicas: overloaded"]
+
+
 @pytest.mark.parametrize(("percentile", "need"), [(50, 2), (90, 3), (99, 5)])
 @pytest.mark.parametrize(
     ("name", "bound", "lacks"),

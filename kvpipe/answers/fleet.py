@@ -20,8 +20,9 @@ from kvpipe.answers.fleet_candidates import (
     shapes,
     unpriced,
 )
+from kvpipe.answers.low_end import users_at_low_end
 from kvpipe.cache.load import Load, running
-from kvpipe.pipeline import Prepared
+from kvpipe.pipeline import Prepared, profile_ranks
 from kvpipe.specs.edges import largest
 from kvpipe.text.meanwhile import Tell, silent
 
@@ -71,12 +72,18 @@ class Fleet:
 @dataclass(frozen=True, kw_only=True)
 class FleetAnswer:
     """fleets: the best first. refused: reason -> the candidates that it is the reason of; each
-    reason once. unpriced: devices without a price, where others have one."""
+    reason once. unpriced: devices without a price, where others have one. sure_users:
+    of a replica of the first fleet, those that the low end of the estimated memory holds, too."""
 
     fleets: tuple[Fleet, ...]
     refused: Mapping[str, tuple[str, ...]]
     tried: int
     unpriced: tuple[str, ...] = ()
+    sure_users: int = 0
+
+    def is_sure(self, requests: int) -> bool:
+        """Whether the first fleet serves so many at the low end, too."""
+        return bool(self.fleets) and self.fleets[0].replicas * self.sure_users >= requests
 
 
 def plan_fleet(
@@ -113,7 +120,16 @@ def plan_fleet(
         refused=refused.told(),
         tried=len(candidates),
         unpriced=unpriced(choice, prices),
+        sure_users=_sure_users(prepared, wanted, ranked[0].replica) if ranked else 0,
     )
+
+
+def _sure_users(prepared: Prepared, wanted: Wanted, replica: Replica) -> int:
+    server = planned(prepared, wanted.length, replica.shape, efficiency=1.0)
+    assert not isinstance(server, str), server  # it was planned so a moment ago
+    copies = replica.shape.dp
+    profile = profile_ranks(server.made)
+    return copies * users_at_low_end(server.plan, profile, replica.users // copies)
 
 
 def _fleet(replica: Replica, wanted: Wanted, price: float | None) -> Fleet:

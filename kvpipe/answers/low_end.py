@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvpipe.cache.plan import Plan, RankPlan
+from kvpipe.specs.edges import largest
 from kvpipe.stages.profiling.base import MemoryProfile
 
 
@@ -13,6 +14,11 @@ def missing_at_low_end(plan: Plan, profile: MemoryProfile, requests: int = 1) ->
     return profile.lacking_at_worst_bytes(
         [_needed_bytes(plan, rank, requests) for rank in plan.ranks]
     )
+
+
+def users_at_low_end(plan: Plan, profile: MemoryProfile, users: int) -> int:
+    """Of so many that run by the best value, those that run there, too."""
+    return largest(1, users, lambda n: not missing_at_low_end(plan, profile, n)) or 0
 
 
 def _needed_bytes(plan: Plan, rank: RankPlan, requests: int) -> int:

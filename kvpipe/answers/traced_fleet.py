@@ -9,12 +9,13 @@ at once where even an empty server is provably too slow.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from kvpipe.answers.fleet_candidates import Choice, Refusals, Server, planned, shapes, unpriced
 from kvpipe.answers.waits import Waits, is_timed, too_late
-from kvpipe.pipeline import Prepared
+from kvpipe.errors import DoesNotFit
+from kvpipe.pipeline import Prepared, plan_with, profile_ranks
 from kvpipe.simulation.play import replay
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.traces.base import TraceOptions, TraceRequest
@@ -56,13 +57,15 @@ class TracedFleet:
 @dataclass(frozen=True, kw_only=True)
 class TracedAnswer:
     """fleets: the best first. refused: reason -> names of candidates. replays: how many. unpriced:
-    devices without a price, where others have one."""
+    devices without a price, where others have one. unsure: what the first fleet lacks at the low
+    end of the estimated memory ("" where it serves the load there, too)."""
 
     fleets: tuple[TracedFleet, ...]
     refused: Mapping[str, tuple[str, ...]]
     tried: int
     replays: int
     unpriced: tuple[str, ...] = ()
+    unsure: str = ""
 
 
 def serve_trace(
@@ -104,6 +107,32 @@ def serve_trace(
         tried=len(by_price),
         replays=replays,
         unpriced=unpriced(choice, prices),
+        unsure=_lacks_at_low_end(found[0], load) if found else "",
+    )
+
+
+def _lacks_at_low_end(fleet: TracedFleet, load: TracedLoad) -> str:
+    """Replayed whole with the least memory of the estimate."""
+    server = fleet.server
+    memory = [rank.available_kv.at_least for rank in profile_ranks(server.made).ranks]
+    try:
+        plan = plan_with(server.made, memory, compared=())
+    except DoesNotFit:
+        return "the weights or one request do not fit"
+    return _lacks(_replayed(replace(server, plan=plan), load, fleet.replicas), load.waits)
+
+
+def _replayed(server: Server, load: TracedLoad, replicas: int) -> ReplayResult:
+    made = server.made
+    return replay(
+        load.requests,
+        server.plan,
+        load.options.model_copy(update={"replicas": replicas}),
+        max_num_seqs=made.resolved.max_num_seqs,
+        prefix_caching=made.config.cache.enable_prefix_caching,
+        best=server.speed.bound,
+        copies=made.resolved.parallel.dp,
+        together=bool(made.resolved.model.experts_per_token),
     )
 
 
@@ -158,6 +187,8 @@ class _Search:
         while tried <= most and not self._serves(tried):
             tried *= 2
         if tried > most and not (tried // 2 < most and self._serves(most)):
+            dearer = most < min(MOST_REPLICAS, len(self.load.requests))
+            self.why += "; more are dearer than the fleets above" if self.why and dearer else ""
             self.why = self.why or "dearer than the fleets above, with any number of replicas"
             return None
         replicas = smallest(tried // 2 + 1, min(tried, most), self._serves) or most
@@ -179,18 +210,7 @@ class _Search:
     def _play(self, replicas: int) -> ReplayResult:
         self.replays += 1
         self.tell(replicas)
-        options = self.load.options.model_copy(update={"replicas": replicas})
-        made = self.server.made
-        return replay(
-            self.load.requests,
-            self.server.plan,
-            options,
-            max_num_seqs=made.resolved.max_num_seqs,
-            prefix_caching=made.config.cache.enable_prefix_caching,
-            best=self.server.speed.bound,
-            copies=made.resolved.parallel.dp,
-            together=bool(made.resolved.model.experts_per_token),
-        )
+        return _replayed(self.server, self.load, replicas)
 
 
 def _lacks(result: ReplayResult, waits: Waits) -> str:

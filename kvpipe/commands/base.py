@@ -69,6 +69,11 @@ class Command(ABC):
         DoesNotFit where the memory is too small to answer at all.
         """
 
+    @classmethod
+    def pictures_of_sweep(cls, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+        """File name -> SVG: what the jobs of a sweep are together. rows: of sweep.csv."""
+        return {}
+
     def pictures_of_failure(self, prepared: Prepared, error: KvpipeError) -> Mapping[str, str]:
         """File name -> SVG: what a job that came to nothing leaves all the same."""
         return {}

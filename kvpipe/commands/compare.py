@@ -55,6 +55,16 @@ class Compare(Command):
             return ()  # told by the schema
         return problems_of(lambda: check_names(named))
 
+    @classmethod
+    def pictures_of_sweep(cls, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+        from kvpipe.report.jobs_picture import jobs_picture
+
+        start = "users_"
+        named = dict.fromkeys((*cls.fields, *(key for row in rows for key in row)))
+        told = [name for name in named if name.startswith(start)]
+        asked = [name for name in told if any(row.get(name) is not None for row in rows)]
+        return {"engines.svg": jobs_picture(rows, [name.removeprefix(start) for name in asked])}
+
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """Exit 1 where no engine runs the users that were asked for; what one refuses stands in the
         table."""

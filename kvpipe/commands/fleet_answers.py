@@ -40,7 +40,7 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
     drawn = picture(answer, wanted, _model(search))
     best = answer.fleets[0] if answer.fleets else None
     return Answer(
-        status="fits" if best else "does_not_fit",
+        status=_status(answer, wanted),
         exit_code=0 if best else 1,
         lines=partial(lay_out, sections(answer, wanted, _model(search))),
         document={**identity(prepared, "kvpipe.fleet"), **document(answer, wanted)},
@@ -48,6 +48,12 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
         fields={"cards": best and best.cards, "fleet": best and best.replica.shape.device},
         complaints=_complaints(search.want, best.replica if best else None),
     )
+
+
+def _status(answer: FleetAnswer, wanted: Wanted) -> str:
+    if not answer.fleets:
+        return "does_not_fit"
+    return "fits" if answer.is_sure(wanted.requests) else "may_not_fit"
 
 
 def fleets_of_users(search: Search, tell: Tell = silent) -> tuple[FleetAnswer, Wanted]:
@@ -86,7 +92,7 @@ def _traced(search: Search, tell: Tell) -> Answer:
     turned = tuple(turned_away(best.result)) if best else ()
     model, prepared = _model(search), search.prepared
     return Answer(
-        status="fits" if best and not turned else "does_not_fit",
+        status="does_not_fit" if turned or not best else "may_not_fit" if answer.unsure else "fits",
         exit_code=0 if best and not turned else 1,
         lines=partial(lay_out, told.sections(answer, load, model)),
         document={**identity(prepared, "kvpipe.traced_fleet"), **told.document(answer, load)},

@@ -243,8 +243,11 @@ def finish(folder: Path, jobs: Sequence[Sequence[str]], command: type[Command]) 
 
     rows = [row_of_job(folder, number, job) for number, job in enumerate(jobs)]
     write_atomic(folder / "sweep.csv", sweep_csv(rows, command.fields))
+    drawn = command.pictures_of_sweep(rows)
+    for name, picture in drawn.items():
+        write_atomic(folder / name, picture)
     with named("stdout"):
-        _print(folder, rows, jobs, command)
+        _print(folder, rows, jobs, command, ", ".join(["sweep.csv", *drawn]))
     return max((_exit_code(row) for row in rows), default=0)
 
 
@@ -258,7 +261,9 @@ def _print(
     rows: Sequence[dict[str, Any]],
     jobs: Sequence[Sequence[str]],
     command: type[Command],
+    whole: str,
 ) -> None:
+    """whole: the files of all jobs together."""
     from kvpipe.report.sweep_table import sweep_table
 
     wants_json = any(asks_for_json(job) for job in jobs)
@@ -269,7 +274,7 @@ def _print(
         left = ", ".join((*command.files, "result.json"))
         sys.stdout.write(clean_lines(sweep_table(rows, command.columns, command.legend)))
         print(f"  files: {folder}/")
-        print(f"    sweep.csv, and of each job <job>/{left}")
+        print(f"    {whole}, and of each job <job>/{left}")
 
 
 def _json_line(folder: Path, row: dict[str, Any], command: type[Command]) -> str:

@@ -18,6 +18,7 @@ from kvpipe.text.markup import shown
 
 COLUMN, GAP, LEFT, TOP, TALL, FOOT = 150, 40, 30, 80, 380, 70
 LEAST_LABEL = 16  # pixels of a part that has room for its words
+MOST_LETTERS = 22  # of its words
 _LOST = ("free_blocks", "unused_richer_rank", "out_of_reach")
 
 
@@ -63,6 +64,14 @@ def parts(plan: EnginePlan) -> list[Part]:
     return [*outside, read, *lost]
 
 
+def _label(part: Part) -> str:
+    """As many of its words as a column has room for, and its size."""
+    told, words = size(part.num_bytes), part.name.split()
+    while words and len(" ".join([*words, told])) > MOST_LETTERS:
+        words.pop()
+    return " ".join([*words, told])
+
+
 def _outside(name: str) -> str:
     return "weights" if name == "weights" else "activations"
 
@@ -81,6 +90,6 @@ def _column(x: int, name: str, plan: EnginePlan, most: int) -> Iterator[str]:
         )
         if high >= LEAST_LABEL:
             ink = "on-dark" if part.colour in LIGHT_TEXT else "label"
-            words = f"{part.name[:14]} {size(part.num_bytes)}"
+            words = _label(part)
             y = floor + high / 2 + 4
             yield f'<text class="{ink}" x="{x + 6}" y="{y:.1f}">{shown(words)}</text>'

@@ -30,6 +30,7 @@ def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
                 "by the prices you gave. a token: no faster than this with all users (a bound)",
                 "faint",
             ),
+            *low_end(answer, wanted),
             *by_cards(answer.unpriced),
             *refusals(answer.refused),
         ],
@@ -68,6 +69,23 @@ def to_start(first: Counted, one: Started) -> Section:
         Command(one.command, "  ") if one.command else Line(f"  no line: {one.no_command}"),
     ]
     return Section(title="The first of them, to start", verbatim=lines)
+
+
+def low_end(answer: FleetAnswer, wanted: Wanted) -> list[Line]:
+    """What the first fleet is, should the memory be the least of its range."""
+    if not answer.fleets:
+        return []
+    sure, words = (
+        answer.sure_users,
+        "memory: the estimate's best value; with the least of its range",
+    )
+    if answer.is_sure(wanted.requests):
+        return [
+            Line(f"{words} the first serves the load, too ({count(sure, 'user')} each)", "faint")
+        ]
+    need = f"{-(-wanted.requests // sure):,} replicas" if sure else "no number of these"
+    told = f"each of the first has {count(sure, 'user')}: {need} would serve the load"
+    return [Line(f"{words} {told}", "warning")]
 
 
 def by_cards(unpriced: Sequence[str]) -> list[Line]:

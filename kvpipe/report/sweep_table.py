@@ -39,7 +39,7 @@ def sweep_table(
 ) -> str:
     """All jobs as one plain table, then each error in full. width None: the terminal's."""
     failed = [row for row in rows if row.get("error")]
-    common = _common(rows)
+    common = said_apart(rows)
     section = Section(
         title=f"{count(len(rows), 'job')}, {_outcomes(rows)}"
         + (f"; all with {' '.join(common)}" if common else ""),
@@ -102,7 +102,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _common(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def said_apart(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Overrides that every job of several has: said once, above the table."""
     words = [str(row.get("overrides", "")).split() for row in rows]
     return [word for word in words[0] if all(word in w for w in words)] if len(rows) > 1 else []

@@ -28,6 +28,7 @@ def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section
                 "faint",
             ),
             Line(told_times(load), "faint"),
+            *_low_end(answer),
             *by_cards(answer.unpriced),
             *refusals(answer.refused),
         ],
@@ -47,6 +48,15 @@ def _asked(waits: Waits) -> str:
     told = (("wait", waits.wait_s), ("first token", waits.first_token_s), ("token", waits.token_s))
     asked = [f"{name} {1000 * most:,.10g} ms" for name, most in told if most is not None]
     return "Asked: " + (", ".join(asked) if asked else "to keep up with what arrives")
+
+
+def _low_end(answer: TracedAnswer) -> list[Line]:
+    if not answer.fleets:
+        return []
+    words = "memory: the estimate's best value; with the least of its range the first"
+    if not answer.unsure:
+        return [Line(f"{words} serves the load, too (replayed)", "faint")]
+    return [Line(f"{words} does not serve the load: {answer.unsure}", "warning")]
 
 
 def told_times(load: TracedLoad) -> str:
