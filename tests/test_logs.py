@@ -13,6 +13,7 @@ import pytest
 from kvpipe.errors import ConfigError
 from kvpipe.logs.contradictions import contradictions
 from kvpipe.logs.engine_log import EngineLog
+from kvpipe.logs.figures import Figure
 from kvpipe.logs.lines import BLOCK, LONGEST_LINE, Lines
 from kvpipe.logs.reading import ENGINES, LogReader, read_file, read_log, read_stream
 from kvpipe.logs.text import SPAN
@@ -162,6 +163,15 @@ def test_a_length_that_was_fitted_is_the_one_that_the_capacity_is_of(
         "request: 1.07x\n"
     )
     assert log.settings["scheduler.max_model_len"] == length
+
+
+def test_a_cache_printed_as_nothing_stands_for_any_bytes_but_those_that_were_set() -> None:
+    line = "INFO Explicitly set (0.0/23.54) GiB for KV cache on node 0.\n"
+    asked = "INFO non-default args: {'model': '/m', 'kv_cache_memory_bytes': 2097152}\n"
+    assert read_log(line).least("available_kv") == Figure.printed("0.0")
+    assert read_log(asked + line).least("available_kv") == Figure.exact(2097152)
+    other = asked.replace("2097152", "2147483648")
+    assert read_log(other + line).least("available_kv") == Figure.printed("0.0")
 
 
 @pytest.mark.parametrize(

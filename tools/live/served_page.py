@@ -10,7 +10,8 @@ _HEAD = """\
 Made by `python tools/live/serving.py {name}`: `vllm serve` as users start it, every process of its
 own, the plug-in found by its entry point; once without and once with
 `--additional-config '{{"kvpipe": {{"grouping": "optimal"}}}}'`. The same requests over HTTP
-(`/v1/completions`, greedy, all at once), then the engine's own `vllm bench serve`.
+(`/v1/completions`, greedy, all at once), then the engine's own `vllm bench serve`. Its seconds are
+of a machine that others share, one run each; CPU seconds are the engine's own.
 """
 _COLUMNS = "| way | model | processes | tokens printed | preemptions | prefix hits | tokens equal |"
 _BENCH = (
