@@ -163,8 +163,12 @@ def test_users_whom_the_high_end_alone_holds_may_fit_and_are_not_served(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        pytest.param(
+            "find want.requests=1",
+            "MAY NOT FIT: 1 request of 24,000 tokens on l4, as asked",
+            marks=pytest.mark.full,
+        ),
         ("compare engines=[kvpipe]", "MAY NOT FIT: kvpipe may"),
-        ("find want.requests=1", "MAY NOT FIT: 1 request of 24,000 tokens on l4, as asked"),
         ("replay trace=synthetic trace.max_requests=2", ""),
         ("run engine=llama_cpp", "IT FITS: 1 of 24,000 tokens, 1 run, 5.55 GiB of cache (5.23 to"),
     ],
