@@ -64,7 +64,13 @@ def test_the_values_are_of_every_key() -> None:
     assert set(VALUES) == set(Want.model_fields)
 
 
-@pytest.mark.parametrize("command", COMMANDS.names())
+QUICK = ("run", "replay")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in COMMANDS.names()],
+)
 def test_a_key_is_read_or_refused_by_name(command: str) -> None:
     made: type[Command] = COMMANDS.get(command)
     for key, value in VALUES.items():

@@ -7,8 +7,8 @@ prompts, the others decode. Its two ends have names, and so has what a server do
     running   k = 1   all decode but one, which reads its prompt
     steady    k = 0   all decode
 
-`find` and the verdict of `run` are about `running`; `run` prints all three; `compare` prints steady
-and peak; `replay` plays requests through them and compares what it met with steady.
+`find` and the verdicts of `run` and `compare` are about `running`; both print all three; `replay`
+plays requests through them and compares what it met with steady.
 
 Data parallelism: copies of a server share the requests evenly, each stays with its copy, and a load
 is what the fullest copy runs.
