@@ -20,6 +20,9 @@ from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import parse_config
 from kvpipe.models.reading import read_geometry
 from kvpipe.models.towers.table import JOINTS
+from kvpipe.models.weight import Ranks
+from kvpipe.plugins import REGISTRIES
+from kvpipe.request.confdir import shipped_option
 
 TOOLS = Path(__file__).parents[1] / "tools"
 FILE = Path(__file__).parent / "facts" / "transformers_towers.json.gz"
@@ -78,11 +81,7 @@ def test_towers_and_wholes_are_those_of_the_meta_model_in_every_setting() -> Non
 
 
 def test_every_type_whose_towers_are_counted_was_built() -> None:
-    assert not JOINTS.keys() - records().keys() - set(NOT_BUILT)
-
-
-# Their towers come from another package.
-NOT_BUILT = ("gemma3n", "fast_vlm", "perception_lm")
+    assert not JOINTS.keys() - records().keys()
 
 
 @pytest.mark.nightly
@@ -93,3 +92,43 @@ def test_settings_drawn_now_are_counted_as_the_class_is_built(name: str) -> None
     from measure_towers import measured
 
     assert not [said for setting in measured(name, 2, 3) if (said := difference(*setting))]
+
+
+# --- in other formats, and over ranks -----------------------------------------------------------
+QWEN = {
+    "model_type": "qwen2_5_vl",
+    "torch_dtype": "bfloat16",
+    "text_config": {"model_type": "qwen2_5_vl_text", "num_hidden_layers": 2},
+}
+SEEING = {"vision_config": {"depth": 2}}
+
+
+def stored(choice: str, raw: dict[str, Any]) -> int:
+    section = shipped_option("weights", choice)
+    plugin = REGISTRIES["weights"].get(section["name"])
+    num_bytes = plugin(plugin.Options(**section)).stored(read(raw)).weight_bytes
+    assert isinstance(num_bytes, int)
+    return num_bytes
+
+
+@pytest.mark.parametrize("choice", ["fp8", "int8", "int4", "awq", "gptq", "nvfp4", "mxfp4"])
+def test_a_quantiser_leaves_towers_as_wide_as_the_file(choice: str) -> None:
+    whole = QWEN | SEEING
+    assert stored(choice, whole) - stored(choice, QWEN) == 2 * read(whole).tower_parameters
+
+
+def test_a_quantised_checkpoint_has_towers_as_wide_as_its_file() -> None:
+    told = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    both, text = read(QWEN | SEEING | told), read(QWEN | told)
+    assert both.weight_bytes is not None and text.weight_bytes is not None
+    assert both.weight_bytes - text.weight_bytes == 2 * both.tower_parameters
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_ranks_of_the_first_stage_share_the_towers_and_other_stages_hold_none(tp: int) -> None:
+    both, text = read(QWEN | SEEING).rank_parameters, read(QWEN).rank_parameters
+    assert both is not None and text is not None
+    towers = read(QWEN | SEEING).tower_parameters
+    first, last = (Ranks(tp=tp), range(0, 1), True, False), (Ranks(tp=tp), range(1, 2), False, True)
+    assert both(*first) - text(*first) == towers // tp
+    assert both(*last) == text(*last)

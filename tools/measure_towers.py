@@ -35,6 +35,14 @@ SETTINGS = 4
 NEEDED: Mapping[str, dict[str, Any]] = {
     "emu3": {"vocabulary_map": {"<|extra_200|>": 5, "<image>": 6, "<|visual token 000000|>": 7}},
     "nemotron_h_omni": {"vision_config": {"model_type": "radio", "video_temporal_patch_size": 2}},
+    "fast_vlm": {
+        "vision_config": {
+            "model_type": "timm_wrapper",
+            "architecture": "fastvit_mci3",
+            "hidden_size": 3072,
+            "model_args": {"inference_mode": True},
+        }
+    },
     "granite4_vision": {
         "downsample_rate": "4/8",
         "deepstack_layer_map": [[-2, 1], [-1, 3]],
@@ -45,6 +53,7 @@ NEEDED: Mapping[str, dict[str, Any]] = {
 WHOLES = ("MULTIMODAL_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ", "SEQ_TO_SEQ_CAUSAL_LM")
 # What a class derives or checks against others; lists of one entry a layer.
 FIXED = (
+    "architecture",
     "_token",
     "tie_word",
     "_id",

@@ -45,8 +45,9 @@ def tower_parameters(file: ConfigFile, text: Config) -> int | None:
             towers[key] = (towers[key][0], towers[key][1].having(**values))
         said = _with_sections(whole, kind, {key: values for key, (_, values) in towers.items()})
     first = next((values for _, values in towers.values()), said)
-    counted = sum(TOWERS[name](values) for name, values in towers.values())
-    return counted + JOINTS[kind](said, first, text)
+    counts = [TOWERS[name](values) for name, values in towers.values()]
+    known = [count for count in counts if count is not None]
+    return None if len(known) < len(counts) else sum(known) + JOINTS[kind](said, first, text)
 
 
 def _with_sections(whole: Mapping[str, Any], kind: str, sections: Mapping[str, Config]) -> Config:

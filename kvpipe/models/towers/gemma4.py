@@ -16,17 +16,16 @@ PITCHES = 128
 
 
 def vision(config: Values) -> int:
-    """Attention of its own head size, RMS norms before and after both halves of a layer."""
+    """Attention of its own head size, RMS norms before and after both halves of a layer. Never a
+    bias, whatever attention_bias says."""
     size, inner = config.count("hidden_size"), config.count("intermediate_size")
-    head, bias = config.count("head_dim"), config.flag("attention_bias")
+    head = config.count("head_dim")
     wide = config.count("num_attention_heads") * head
     shared = config.count("num_key_value_heads") * head
-    layer = linear(size, wide, bias) + 2 * linear(size, shared, bias) + linear(wide, size, bias)
-    layer += 2 * head + gated(size, inner) + 4 * size
+    layer = 2 * size * (wide + shared) + 2 * head + gated(size, inner) + 4 * size
     patch = CHANNELS * config.count("patch_size") ** 2
     places = AXES * config.count("position_embedding_size") * size
-    standard = 2 * size if config.flag("standardize") else 0
-    return patch * size + places + config.layers("num_hidden_layers") * layer + standard
+    return patch * size + places + config.layers("num_hidden_layers") * layer
 
 
 def audio(config: Values) -> int:
@@ -36,14 +35,16 @@ def audio(config: Values) -> int:
     convolutions = square(1, first) + first + square(first, second) + second
     entry = linear(first // SAMPLED * second, size, False)
     out = config.count("output_proj_dims")
-    return convolutions + entry + layers * _conformer(config, size) + linear(size, out)
-
-
-def _conformer(config: Values, size: int) -> int:
-    feeds = 2 * (8 * size * size + 2 * size)
     head = size // config.count("num_attention_heads")
+    layer = conformer(size, head, config.count("conv_kernel_size"))
+    return convolutions + entry + layers * layer + linear(size, out)
+
+
+def conformer(size: int, head: int, kernel: int) -> int:
+    """A layer: half MLPs at both ends, attention with scales and distances, a convolution."""
+    feeds = 2 * (8 * size * size + 2 * size)
     attention = head + 5 * size * size
-    local = 3 * size * size + config.count("conv_kernel_size") * size + 2 * size
+    local = 3 * size * size + kernel * size + 2 * size
     return feeds + attention + local + 3 * size
 
 

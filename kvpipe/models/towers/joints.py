@@ -13,6 +13,8 @@ from kvpipe.models.towers.audio import width
 from kvpipe.models.towers.parts import layer_norm, linear
 from kvpipe.models.towers.vision import clip
 
+# Of a section; None where its values are not among those that are known.
+Tower = Callable[[Values], int | None]
 Joint = Callable[[Values, Values, Config], int]
 # What the class of the whole gives its sections, whatever the file says: section -> key -> value.
 Given = Callable[[Values, Config], Mapping[str, Mapping[str, int]]]

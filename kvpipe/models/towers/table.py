@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from kvpipe.models._values import Values
 from kvpipe.models.towers import (
     audio,
     codecs,
     conformers,
     florence,
+    gemma3n,
     gemma4,
     joints,
     merged,
@@ -19,9 +19,9 @@ from kvpipe.models.towers import (
     vision,
     vits,
 )
-from kvpipe.models.towers.joints import Given, Joint
+from kvpipe.models.towers.joints import Given, Joint, Tower
 
-TOWERS: Mapping[str, Callable[[Values], int]] = {
+TOWERS: Mapping[str, Tower] = {
     **vision.TOWERS,
     **vits.TOWERS,
     **merged.TOWERS,
@@ -29,6 +29,7 @@ TOWERS: Mapping[str, Callable[[Values], int]] = {
     **qformers.TOWERS,
     **codecs.TOWERS,
     **florence.TOWERS,
+    **gemma3n.TOWERS,
     **gemma4.TOWERS,
     **audio.TOWERS,
     **conformers.TOWERS,
@@ -42,6 +43,7 @@ JOINTS: Mapping[str, Joint] = {
     **qformers.JOINTS,
     **codecs.JOINTS,
     **florence.JOINTS,
+    **gemma3n.JOINTS,
     **gemma4.JOINTS,
     **conformers.JOINTS,
     **speech.JOINTS,
