@@ -123,9 +123,7 @@ def test_a_protocol_that_answers_something_else_is_named() -> None:
         def kv_cache_layers(self, block_size: int) -> list[int]:
             return [block_size]
 
-    with pytest.raises(
-        ConfigError, match="Wrong.kv_cache_layers: expected .*, got int"
-    ):
+    with pytest.raises(ConfigError, match="Wrong.kv_cache_layers: expected .*, got int"):
         layers_of(Wrong())
 
 
