@@ -123,8 +123,34 @@ def test_a_protocol_that_answers_something_else_is_named() -> None:
         def kv_cache_layers(self, block_size: int) -> list[int]:
             return [block_size]
 
-    with pytest.raises(ConfigError, match="Wrong.kv_cache_layers: expected CacheLayers, got int"):
+    with pytest.raises(ConfigError, match="Wrong.kv_cache_layers: expected .*, got int"):
         layers_of(Wrong())
+
+
+SPEC = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "got"),
+    [
+        (5, "got int: 5 is not a callable object"),
+        (lambda self: [], "got method: too many positional arguments"),
+        (lambda self, block_size: None, "got NoneType"),
+        (lambda self, block_size: [], "got none"),
+        (lambda self, block_size: {"a": SPEC}, "got str"),
+        (lambda self, block_size: [CacheLayer(name="a", spec=SPEC)] * 2, "got 'a' twice"),
+        (
+            lambda self, block_size: [CacheLayer(name="a", spec=SPEC, shares_with="b")],
+            "shares with 'b', which is not there",
+        ),
+    ],
+)
+def test_what_is_missing_of_the_protocol_is_one_line(protocol: Any, got: str) -> None:
+    module = type("My", (torch.nn.Module,), {"kv_cache_layers": protocol})()
+    with pytest.raises(ConfigError) as caught:
+        layers_of(module)
+    (line,) = caught.value.lines()
+    assert line.startswith("My.kv_cache_layers: expected a method of one argument") and got in line
 
 
 def test_wrong_rows_and_layers_are_named() -> None:

@@ -15,8 +15,9 @@ heads; D head size; N tokens of a block.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -49,16 +50,39 @@ def layers_of(module: Any, block_size: int = 16) -> list[CacheLayer]:
     """What the module says that it caches. block_size: tokens. ConfigError where it says nothing,
     or something else than CacheLayers."""
     kind = type(module).__name__
-    knob = "define it, or write the list of CacheLayers yourself: docs/own_model.md"
     if not isinstance(module, KVCacheModule):
         expected = "a module with kv_cache_layers(block_size)"
-        raise ConfigError(Problem("module", expected, f"{kind}, which has none", knob))
-    layers = list(module.kv_cache_layers(block_size))
-    wrong = [layer for layer in layers if not isinstance(layer, CacheLayer)]
-    if wrong or not layers:
-        got = type(wrong[0]).__name__ if wrong else "none"
-        raise ConfigError(Problem(f"{kind}.kv_cache_layers", "CacheLayers", got, knob))
+        raise ConfigError(Problem("module", expected, f"{kind}, which has none", _KNOB))
+    layers, got = _listed(module.kv_cache_layers, block_size)
+    if got := got or _amiss(layers):
+        expected = "a method of one argument, block_size, that lists CacheLayers of different names"
+        raise ConfigError(Problem(f"{kind}.kv_cache_layers", expected, got, _KNOB))
     return layers
+
+
+_KNOB = "define it, or write the list of CacheLayers yourself: docs/own_model.md"
+
+
+def _listed(method: Any, block_size: int) -> tuple[list[Any], str]:
+    """What the module answers, or what it has instead of an answer."""
+    try:
+        signature(method).bind(block_size)
+    except TypeError as error:  # no method, or one of other arguments
+        return [], f"{type(method).__name__}: {error}"
+    answer = method(block_size)
+    return (list(answer), "") if isinstance(answer, Iterable) else ([], type(answer).__name__)
+
+
+def _amiss(layers: list[Any]) -> str:
+    if wrong := [layer for layer in layers if not isinstance(layer, CacheLayer)]:
+        return type(wrong[0]).__name__
+    names = [layer.name for layer in layers]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        return f"'{twice[0]}' twice"
+    unknown = [layer.shares_with for layer in layers if layer.shares_with not in (None, *names)]
+    if unknown:
+        return f"one that shares with '{unknown[0]}', which is not there"
+    return "" if names else "none"
 
 
 def bind(
