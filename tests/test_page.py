@@ -22,6 +22,7 @@ from page_requests import (
     changes_at,
     check_script,
     command_line,
+    pieces_at,
     places,
     position_at,
     rows_of,
@@ -187,6 +188,30 @@ def test_five_hundred_lengths_between_the_stops_are_what_the_planner_says(
 ) -> None:
     document = answered("page", *words, "command.batches=[512,8192]").document
     check_between(document, [*anywhere_between(document, 500), *at_every_edge(document)])
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_a_request_that_held_more_before_decides_between_the_stops_too() -> None:
+    """Chunks of 8,192 tokens in a small pool: just after one begins a request holds little, and
+    what it held at the end of the last one decides how many reach that length."""
+    words = ("page", "llama-4-scout", "--on", "h100", "engine=vllm", "command.cards=[8]")
+    small = ("cache.kv_cache_memory_bytes=2GiB", "cache.may_exceed_device=true")
+    stops = ("command.lengths=[4096,40000]", "command.batches=[2048]", "command.caches=[auto]")
+    document = answered(*words, *small, *stops).document
+    others = product(*(range(len(axis["stops"])) for axis in document["subjects"][0]["axes"][:-1]))
+    lengths = [chunk * 8192 + past for chunk in (1, 2, 3) for past in (-1, 0, 1, 2, 17, 900)]
+    asked = [
+        Place(subject=0, stops=(*stop, 0), users=1, length=length)
+        for stop in others
+        for length in lengths
+        if any(
+            p["first"] <= length <= p["last"]
+            for p in pieces_at(document["subjects"][0], (*stop, 0))
+        )
+    ]
+    assert len(asked) > 10
+    check_between(document, asked)
 
 
 def anywhere_between(document: dict[str, Any], number: int) -> list[Place]:
