@@ -22,7 +22,6 @@ from page_requests import (
     changes_at,
     check_script,
     command_line,
-    pieces_at,
     places,
     position_at,
     rows_of,
@@ -135,6 +134,24 @@ def test_the_pages_own_script_says_what_the_planner_says(words: tuple[str, ...])
         assert cache == size(position["cache_bytes"])
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_where_the_line_has_room_the_cache_stands_beside_the_users_that_are_too_many() -> None:
+    words = ("page", "qwen3-0.6b", "--on", "l4", "command.cards=[1]", "command.batches=[2048]")
+    words = (*words, "scheduler.max_num_seqs=1", "command.caches=[auto]")
+    document = answered(*words, "command.lengths=[512]").document
+    subject = document["subjects"][0]
+    stops = tuple(
+        axis["stops"].index(value)
+        for axis, value in zip(subject["axes"], (1, "auto", 2048, 512), strict=True)
+    )
+    place = Place(
+        subject=0, stops=stops, users=position_at(subject, stops)["users"] + 1, length=512
+    )
+    ((drawn, verdict, _, _),) = evaluated_by_node(document, [place])
+    assert "only" in verdict["says"] and "GiB (" in verdict["says"]
+    check_script(document, place, drawn, verdict)
+
+
 BETWEEN = {
     "full attention": ("llama-3.1-70b", "--on", "2xh200", "command.cards=[1,2]"),
     "windows": ("gemma-3-27b", "--on", "h100", "engine=vllm", "command.cards=[1,2]"),
@@ -203,12 +220,9 @@ def test_a_request_that_held_more_before_decides_between_the_stops_too() -> None
     lengths = [chunk * 8192 + past for chunk in (1, 2, 3) for past in (-1, 0, 1, 2, 17, 900)]
     asked = [
         Place(subject=0, stops=(*stop, 0), users=1, length=length)
-        for stop in others
+        for stop, pieces in zip(others, document["subjects"][0]["between"], strict=True)
         for length in lengths
-        if any(
-            p["first"] <= length <= p["last"]
-            for p in pieces_at(document["subjects"][0], (*stop, 0))
-        )
+        if any(piece["first"] <= length <= piece["last"] for piece in pieces)
     ]
     assert len(asked) > 10
     check_between(document, asked)
