@@ -41,8 +41,9 @@ from kvpipe.page.html import page_html
 from kvpipe.page.planner import Planner
 from kvpipe.text.figures import size
 
-WINDOWS = ("page", "gemma-3-27b", "--on", "h100", "engine=vllm", "command.batches=[2048]")
-WINDOWS = (*WINDOWS, "command.cards=[1]", "command.lengths=[1024,8192,131072]")
+WINDOWS = ("page", "gemma-3-27b", "--on", "h100", "engine=vllm", "command.caches=[auto]")
+WINDOWS = (*WINDOWS, "scheduler.max_num_batched_tokens=2048", "command.batches=[2048]")
+WINDOWS = (*WINDOWS, "command.cards=[1]", "command.lengths=[1024,8192]")
 COPIES = (*SMALL, "command.caches=[auto]", "parallel.data_parallel_size=3")
 FIGURES = Path(kvpipe.__file__).parent / "page" / "figures.js"
 MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{UPLOAD}}\u202e\x1b[31m"
@@ -257,7 +258,8 @@ def at_every_edge(document: dict[str, Any]) -> list[Place]:
 
 def test_of_groups_that_are_chosen_for_a_length_no_other_length_is_told() -> None:
     words = ("page", "gemma-3-27b", "--on", "h100", "command.cards=[1]", "command.caches=[auto]")
-    document = answered(*words, "command.lengths=[8192,16384]", "command.batches=[8192]").document
+    words = (*words, "scheduler.max_num_batched_tokens=8192", "command.batches=[8192]")
+    document = answered(*words, "command.lengths=[8192,16384]").document
     assert not any(document["subjects"][0]["between"])
 
 
