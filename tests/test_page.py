@@ -41,8 +41,9 @@ from kvpipe.page.html import page_html
 from kvpipe.page.planner import Planner
 from kvpipe.text.figures import size
 
-WINDOWS = ("page", "gemma-3-27b", "--on", "h100", "engine=vllm", "command.batches=[2048]")
-WINDOWS = (*WINDOWS, "command.cards=[1]", "command.lengths=[1024,8192,131072]")
+WINDOWS = ("page", "gemma-3-27b", "--on", "h100", "engine=vllm", "command.caches=[auto]")
+WINDOWS = (*WINDOWS, "scheduler.max_num_batched_tokens=2048", "command.batches=[2048]")
+WINDOWS = (*WINDOWS, "command.cards=[1]", "command.lengths=[1024,8192]")
 COPIES = (*SMALL, "command.caches=[auto]", "parallel.data_parallel_size=3")
 FIGURES = Path(kvpipe.__file__).parent / "page" / "figures.js"
 MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{UPLOAD}}\u202e\x1b[31m"
@@ -134,6 +135,24 @@ def test_the_pages_own_script_says_what_the_planner_says(words: tuple[str, ...])
         assert cache == size(position["cache_bytes"])
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_where_the_line_has_room_the_cache_stands_beside_the_users_that_are_too_many() -> None:
+    words = ("page", "qwen3-0.6b", "--on", "l4", "command.cards=[1]", "command.batches=[2048]")
+    words = (*words, "scheduler.max_num_seqs=1", "command.caches=[auto]")
+    document = answered(*words, "command.lengths=[512]").document
+    subject = document["subjects"][0]
+    stops = tuple(
+        axis["stops"].index(value)
+        for axis, value in zip(subject["axes"], (1, "auto", 2048, 512), strict=True)
+    )
+    place = Place(
+        subject=0, stops=stops, users=position_at(subject, stops)["users"] + 1, length=512
+    )
+    ((drawn, verdict, _, _),) = evaluated_by_node(document, [place])
+    assert "only" in verdict["says"] and "GiB (" in verdict["says"]
+    check_script(document, place, drawn, verdict)
+
+
 BETWEEN = {
     "full attention": ("llama-3.1-70b", "--on", "2xh200", "command.cards=[1,2]"),
     "windows": ("gemma-3-27b", "--on", "h100", "engine=vllm", "command.cards=[1,2]"),
@@ -189,6 +208,27 @@ def test_five_hundred_lengths_between_the_stops_are_what_the_planner_says(
     check_between(document, [*anywhere_between(document, 500), *at_every_edge(document)])
 
 
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_a_request_that_held_more_before_decides_between_the_stops_too() -> None:
+    """Chunks of 8,192 tokens in a small pool: just after one begins a request holds little, and
+    what it held at the end of the last one decides how many reach that length."""
+    words = ("page", "llama-4-scout", "--on", "h100", "engine=vllm", "command.cards=[8]")
+    small = ("cache.kv_cache_memory_bytes=2GiB", "cache.may_exceed_device=true")
+    stops = ("command.lengths=[4096,40000]", "command.batches=[2048]", "command.caches=[auto]")
+    document = answered(*words, *small, *stops).document
+    others = product(*(range(len(axis["stops"])) for axis in document["subjects"][0]["axes"][:-1]))
+    lengths = [chunk * 8192 + past for chunk in (1, 2, 3) for past in (-1, 0, 1, 2, 17, 900)]
+    asked = [
+        Place(subject=0, stops=(*stop, 0), users=1, length=length)
+        for stop, pieces in zip(others, document["subjects"][0]["between"], strict=True)
+        for length in lengths
+        if any(piece["first"] <= length <= piece["last"] for piece in pieces)
+    ]
+    assert len(asked) > 10
+    check_between(document, asked)
+
+
 def anywhere_between(document: dict[str, Any], number: int) -> list[Place]:
     """Of the first subject: a combination of the other sliders, a stretch, a length in it."""
     subject, chance = document["subjects"][0], random.Random(8)
@@ -218,7 +258,8 @@ def at_every_edge(document: dict[str, Any]) -> list[Place]:
 
 def test_of_groups_that_are_chosen_for_a_length_no_other_length_is_told() -> None:
     words = ("page", "gemma-3-27b", "--on", "h100", "command.cards=[1]", "command.caches=[auto]")
-    document = answered(*words, "command.lengths=[8192,16384]", "command.batches=[8192]").document
+    words = (*words, "scheduler.max_num_batched_tokens=8192", "command.batches=[8192]")
+    document = answered(*words, "command.lengths=[8192,16384]").document
     assert not any(document["subjects"][0]["between"])
 
 

@@ -115,6 +115,8 @@ def test_any_length_between_two_stops_is_shown_and_linked(browser, url):
         tab.keyboard.press("ArrowRight")
         moved = int(tab.input_value("#length-exact"))
         assert 5001 < moved < 32768, "the slider passes lengths between its stops"
+        tab.keyboard.press("End")
+        assert tab.input_value("#length-exact") == "131072"
     with opened(browser, link) as tab:
         assert drawn(tab) == parts and tab.input_value("#length-exact") == "5001"
 
