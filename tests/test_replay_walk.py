@@ -118,7 +118,7 @@ def test_a_replay_tells_what_a_walk_of_every_request_tells(model: str) -> None:
     assert told["preemptions"] > 0
 
 
-def test_it_does_where_not_all_who_decode_fit_a_step() -> None:
+def test_it_does_where_a_step_has_hardly_a_token_for_each() -> None:
     compared("synthetic at once", "full and window", 8, 5)
 
 

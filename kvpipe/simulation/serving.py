@@ -95,8 +95,9 @@ class Serving:
         the budget allows."""
         drafts = min(self.manager.limits.num_lookahead_tokens, max(0, budget - 1))
         self._lengths = ListedLengths()
-        if drafts or len(self._loose) + self._standing.num > budget:
+        if drafts:
             return self._decode_each(budget, drafts)
+        # All of them fit the budget: each began to decode in a step that had a token left for it.
         for item in self._loose:
             self._standing.join(item)
         self._loose.clear()
@@ -113,9 +114,9 @@ class Serving:
         return 0
 
     def _decode_each(self, budget: int, drafts: int) -> int:
-        """The same where they differ in what they store, or not all of them fit the budget."""
-        self._loose = sorted([*self._loose, *self._standing.leave_all()], key=by_serial)
-        while batch := self._loose[: budget // (1 + drafts)]:
+        """The same where they differ in what they store."""
+        most = budget // (1 + drafts)
+        while batch := [item for item in self.running if item.stored == item.done][:most]:
             try:
                 self.manager.append(
                     [item.number for item in batch], [item.own for item in batch], drafts
@@ -129,8 +130,7 @@ class Serving:
                 item.done += 1
             self.counts.stored_tokens += len(batch)
             self._lengths = ListedLengths([item.stored for item in batch])
-            if drafts:
-                self._accept(batch, drafts)
+            self._accept(batch, drafts)
             return len(batch) * (1 + drafts)
         return 0
 

@@ -77,13 +77,6 @@ class Standing:
             capped.leave(item, steps)
         item.stand(None)
 
-    def leave_all(self) -> list[Traffic]:
-        """Who was in, oldest first."""
-        items = sorted(self._members.values(), key=by_serial)
-        for item in items:
-            self.leave(item)
-        return items
-
     def step(self) -> None:
         """A token more of each. OutOfBlocks: nothing has changed."""
         self.batch.step()
