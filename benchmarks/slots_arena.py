@@ -43,6 +43,9 @@ class Arena:
         for name, most in zip(names, needed, strict=True):
             self._take(name, 1, most)
 
+    def standing_batch(self) -> ArenaBatch:
+        return ArenaBatch(self)
+
     def allocate(self, name: object, new: int) -> None:
         most = self._needed(name, new)
         self._check(most - self.live_requests[name].held)
@@ -67,3 +70,23 @@ class Arena:
             width * num_indices(spec.resident(stored, new, self.limits))
             for spec, width in self.widths.items()
         )
+
+
+@dataclass
+class ArenaBatch:
+    """Requests that decode together, a token more of each in a step."""
+
+    arena: Arena
+    steps: int = 0
+    _members: dict[object, int] = field(default_factory=dict)
+
+    def join(self, name: object, token: int, order: int) -> None:
+        self._members[name] = order
+
+    def leave(self, name: object) -> None:
+        del self._members[name]
+
+    def step(self) -> None:
+        names = sorted(self._members, key=self._members.__getitem__)
+        self.arena.append(names, names, 0)
+        self.steps += 1

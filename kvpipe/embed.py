@@ -95,7 +95,8 @@ class Pool:
 
         addresses = self.buffers.addresses.of_layer(layer)
         targets = [(self.buffers.buffers[view.buffer], view) for view in addresses.views]
-        slots = torch.from_numpy(self.manager.slot_mapping(layer).copy())
+        ids = addresses.views[0].kernel_ids(self.buffers.addresses.num_blocks)
+        slots = torch.from_numpy(ids.slots(self.manager.slot_mapping(layer)).copy())
         self.buffers.backend.write_kv_pair(targets, (key, value), slots)
 
     def read(self, layer: str, request: Hashable, first: int = 0) -> tuple[Array, Array]:
@@ -111,8 +112,10 @@ class Pool:
         return BlockMover(self.buffers)
 
     def _gathered(self, layer: LayerAddresses, view: Any, request: Hashable, first: int) -> Array:
+        import numpy as np
         import torch
 
+        ids = view.kernel_ids(self.buffers.addresses.num_blocks)
         size = self.buffers.addresses.groups[layer.group].block_size
         skipped = first // size  # whole blocks before the first token wanted
         (table,) = self.manager.block_table(layer.group, [request])
@@ -120,9 +123,9 @@ class Pool:
         rows = self.buffers.backend.gather(
             self.buffers.buffers[view.buffer],
             view,
-            torch.from_numpy(table[skipped:].copy()),
+            torch.from_numpy(ids.table(table[skipped:], np.arange(ids.held, dtype="i4")).copy()),
             num_tokens,
-            size,
+            ids.table_rows,
         )
         return rows[first - skipped * size :]
 

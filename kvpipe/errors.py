@@ -124,7 +124,7 @@ class DoesNotFit(KvpipeError):
     longest_len: the longest max_model_len, in tokens, that fits and runs (None: not even one token
     does, or it was not asked for). admitted_len: the longest with which the engine starts: some
     admit what they can never schedule. demand: what the poorest card would have to hold, where that
-    is known.
+    is known. most_bytes: one entry a rank, the high end of an estimate that leaves nothing.
     """
 
     exit_code = 1
@@ -143,10 +143,12 @@ class DoesNotFit(KvpipeError):
         reference_type: str = "ValueError",
         stage: str = "configs",
         demand: CardDemand | None = None,
+        most_bytes: tuple[int, ...] = (),
     ) -> None:
         super().__init__(f"{message} {knob}" if knob else message)
         self.facts = message
         self.demand = demand
+        self.most_bytes = most_bytes
         self.stage = stage
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
@@ -160,6 +162,14 @@ class DoesNotFit(KvpipeError):
         """The same, with what was planned and fits as a line of its own."""
         told = self._saying(self.beside(changes), line)
         told.changes = changes
+        return told
+
+    def that_may_fit(self, line: str) -> DoesNotFit:
+        """The same, where the high end of the memory's estimate would hold it: as its second
+        line."""
+        first, *others = self.lines()
+        told = self._saying(first, line, *others)
+        told.changes, told.status = self.changes, "may_not_fit"
         return told
 
     def beside(self, changes: Sequence[Mapping[str, Any]]) -> str:
@@ -184,6 +194,7 @@ class DoesNotFit(KvpipeError):
             reference_type=self.reference_type,
             stage=self.stage,
             demand=self.demand,
+            most_bytes=self.most_bytes,
         )
 
 

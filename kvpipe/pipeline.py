@@ -22,6 +22,7 @@ from kvpipe.plugins import REGISTRIES
 from kvpipe.processes.agree import on_every_rank, place, world
 from kvpipe.request.confdir import shipped_option
 from kvpipe.request.config import RunConfig, collect
+from kvpipe.request.typed import PLAIN, RANKS, Typed
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.allocation.base import Allocation, AllocationRequest
 from kvpipe.stages.allocation.kernel_sizes import whole_block_sizes
@@ -39,8 +40,8 @@ from kvpipe.stages.validation.layers import stage_sizes
 class Prepared:
     """A request that is right: checked, resolved, and the composed values it came from.
 
-    said: keys that the user set; words: the overrides that say so. from_log: `key=value` of those
-    that an engine's log gave.
+    said: keys that the user set; words: the overrides that say so; typed: how advice is written
+    for the line that they came from. from_log: `key=value` of those that an engine's log gave.
     """
 
     raw: Mapping[str, Any]
@@ -49,6 +50,14 @@ class Prepared:
     said: frozenset[str] = frozenset()
     words: tuple[str, ...] = ()
     from_log: tuple[str, ...] = ()
+    typed: Typed = PLAIN
+
+    def as_typed(self, changes: Mapping[str, Any]) -> str:
+        """Changed settings as the user would write them."""
+        sizes = self.config.parallel
+        return self.typed.words(
+            changes, {key: getattr(sizes, key.partition(".")[2]) for key in RANKS}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +264,7 @@ def _addresses(config: RunConfig, resolved: ResolvedRun, plan: Plan) -> dict[int
                 layout,
                 config.placement.name,
                 any_kernel_block=resolved.device.type == "cpu",
+                splits_apart_pages=block_rules(config).splits_apart_pages,
             )
     return first
 

@@ -42,15 +42,18 @@ def small_page() -> Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A state of the sliders. stops: an index of each axis."""
+    """A state of the sliders. stops: an index of each axis; length: in tokens, at the last one's
+    stop or between two."""
 
     subject: int
     stops: tuple[int, ...]
     users: int
+    length: int
 
 
 def places(document: Mapping[str, Any], number: int, seed: int) -> list[Place]:
-    """Combinations at random, each with ten numbers of users, the edges of its plan among them."""
+    """Combinations at random, each with ten numbers of users, the edges of its plan among them.
+    Where lengths between stops are known every second one is such a length."""
     chance = random.Random(seed)
     found: list[Place] = []
     while len(found) < number:
@@ -58,10 +61,14 @@ def places(document: Mapping[str, Any], number: int, seed: int) -> list[Place]:
         axes = document["subjects"][subject]["axes"]
         stops = tuple(chance.randrange(len(axis["stops"])) for axis in axes)
         here = position_at(document["subjects"][subject], stops)
+        length = axes[-1]["stops"][stops[-1]]
+        if chance.random() < 0.5 and (pieces := pieces_at(document["subjects"][subject], stops)):
+            piece = chance.choice(pieces)
+            length = chance.randint(piece["first"], piece["last"])
         edge, sure = here["users"], here["low_users"]
         users = [1, 2, max(1, sure), sure + 1, max(1, edge - 1), max(1, edge), edge + 1]
         users += [chance.randrange(1, 5000) for _ in range(3)]
-        found += [Place(subject=subject, stops=stops, users=n) for n in users]
+        found += [Place(subject=subject, stops=stops, users=n, length=length) for n in users]
     return found[:number]
 
 
@@ -71,11 +78,23 @@ def position_at(subject: Mapping[str, Any], stops: Sequence[int]) -> Any:
     return subject["positions"][every.index(tuple(stops))]
 
 
+def pieces_at(subject: Mapping[str, Any], stops: Sequence[int]) -> Any:
+    """What is known of lengths between stops beside these of the other sliders."""
+    every = list(product(*(range(len(axis["stops"])) for axis in subject["axes"][:-1])))
+    return subject["between"][every.index(tuple(stops[:-1]))] if subject["between"] else []
+
+
+def changes_at(document: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """Setting -> value."""
+    axes = document["subjects"][place.subject]["axes"]
+    found = {axis["key"]: axis["stops"][i] for axis, i in zip(axes, place.stops, strict=True)}
+    return {**found, axes[-1]["key"]: place.length}
+
+
 def command_line(document: Mapping[str, Any], place: Place) -> str:
     """As the page writes it."""
     subject = document["subjects"][place.subject]
-    axes = zip(subject["axes"], place.stops, strict=True)
-    changes = [f"{axis['key']}={axis['stops'][stop]}" for axis, stop in axes]
+    changes = [f"{key}={value}" for key, value in changes_at(document, place).items()]
     words = ["kvpipe", "run", *subject["words"], *changes, f"want.requests={place.users}"]
     return shlex.join(words)
 
@@ -133,8 +152,7 @@ def told(line: str) -> Told:
 
 def rows_of(document: Mapping[str, Any], asked: Sequence[Place]) -> list[list[Any]]:
     """Subject, stops, users and length of each place, as its own script is asked."""
-    axes = [subject["axes"] for subject in document["subjects"]]
-    return [[p.subject, p.stops, p.users, axes[p.subject][-1]["stops"][p.stops[-1]]] for p in asked]
+    return [[p.subject, p.stops, p.users, p.length] for p in asked]
 
 
 def check_script(document: Mapping[str, Any], place: Place, drawn: Any, verdict: Any) -> None:

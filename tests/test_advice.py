@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from case_requests import prepared_case
 
-from kvpipe.answers.advice import advise, replan
+from kvpipe.answers.advice import advise
 from kvpipe.answers.hints import stage_notes
+from kvpipe.answers.replan import replan
 from kvpipe.errors import ConfigError
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result, execute
@@ -100,7 +101,11 @@ def test_the_draft_warning_gives_the_shares_that_the_engine_would_print() -> Non
     asked = ["model=qwen3_6_35b_dflash", "scheduler.max_model_len=32768"]
     (note,) = found("8 draft layers", *asked, "engine=vllm_0_17")
     assert "6 places (60.00%)" in note.text
-    assert "groups of 2 would leave none, in 24 groups instead of 7" in note.text
+    slots, padded = run(*asked).plan, run(*asked, "engine=vllm_0_17").plan
+    assert slots.capacity and padded.capacity
+    assert slots.capacity.steady_bytes < 0.98 * padded.capacity.steady_bytes
+    assert "in equal slots (engine=kvpipe) a request of 32,768 tokens takes" in note.text
+    assert f"in {len(slots.groups)} block tables" in note.text
 
 
 def test_the_largest_legal_number_of_requests_is_the_number_of_state_blocks() -> None:
@@ -126,3 +131,21 @@ def test_a_plan_is_made_again_with_one_setting_changed() -> None:
     other = replan(result.prepared, memory, {"cache.disable_hybrid_kv_cache_manager": True})
     assert len(other.groups) == 1 < len(same.groups)
     assert result.prepared.config.cache.disable_hybrid_kv_cache_manager is False
+
+
+def test_equal_slots_are_named_where_they_take_less_and_nowhere_else() -> None:
+    """20 full layers beside 30 of a window: a third of the windows' places are empty, which is much
+    of a short request and nothing of a long one."""
+    asked = ["model=mixed_20_30", "engine=vllm_0_17", "cache.kv_cache_memory_bytes=60GiB"]
+    (short,) = found("of the others empty", *asked, "scheduler.max_model_len=1024")
+    (long,) = found("of the others empty", *asked, "scheduler.max_model_len=32768")
+    assert "; in equal slots (engine=kvpipe) a request of 1,024 tokens takes" in short.text
+    assert "equal slots" not in long.text and "would leave none" not in long.text
+
+
+def test_groups_are_not_merged_for_more_bytes_only_so_that_none_is_padded() -> None:
+    (note,) = found(
+        "of the others empty",
+        *["model=mixed_20_30", "engine=vllm_0_17", "scheduler.max_model_len=32768"],
+    )
+    assert "disable_hybrid" not in note.knob  # full attention for 50 layers instead of 20

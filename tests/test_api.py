@@ -134,7 +134,7 @@ def test_every_word_that_is_no_setting_is_told():
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("named", ["word", "setting"])
 def test_a_function_answers_its_own_command_and_no_other(answer, named):
-    load = ["model=llama", "device=h100", "want.requests=1", "want.length=512"]
+    load = ["model=llama", "device=h100", "want.requests=1"]
     for other in ("doctor", "run" if answer is kvpipe.replay else "replay"):
         words = [other, *load] if named == "word" else [f"command={other}", *load]
         words += {"doctor": ["command.path=sample"], "replay": ["trace=synthetic"]}.get(other, [])

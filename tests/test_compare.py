@@ -138,7 +138,7 @@ def test_the_users_that_were_asked_for_are_what_an_engine_must_run(users, code, 
     engines = json.loads(told.out)["engines"]
     most = max(each["plan"]["users"]["steady"] for each in engines if each["plan"])
     assert (most >= users) == (code == 0)
-    said = f"want.requests: no engine runs {users} requests of 8,192 tokens at once here, {most} at"
+    said = f"want.requests: {users} requests of 8,192 tokens at once were asked for, {most} run at"
     assert (said in told.err) == (code == 1)
 
 

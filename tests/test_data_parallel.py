@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from kvpipe.commands.base import Command
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import words_to_overrides
 from kvpipe.pipeline import plan_of
 from kvpipe.simulation.play import read_trace, replay
 from kvpipe.simulation.result import ReplayResult
@@ -118,3 +120,17 @@ def test_replay_serves_with_as_many_copies_as_the_plan_has(capsys, tmp_path, mon
     words = ["replay", "model=mixtral", "device=h200", "parallel.data_parallel_size=4"]
     assert run([*words, "trace=azure_code_sample", "trace.max_requests=40"]) == 0
     assert "1 of 4 data-parallel copies each" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_sweep_shows_what_all_copies_hold() -> None:
+    asked = ["llama", "device=h100", "scheduler.max_model_len=8192", "backend=meta"]
+    for engine in ("kvpipe", "sglang"):
+        rows = []
+        for copies in (1, 3):
+            words = words_to_overrides([*asked, f"engine={engine}", f"dp={copies}"])
+            prepared = prepared_request(words).prepared
+            command = prepared.config.plugins["command"].make(Command)
+            rows.append(command.run(prepared, "0").fields)
+        one, three = rows
+        for name in ("requests_at_peak", "requests_steady"):
+            assert one[name] > 0 and three[name] == 3 * one[name]

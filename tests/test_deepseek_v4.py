@@ -112,7 +112,9 @@ def test_rates_and_kinds_that_no_engine_is_known_to_store_are_refused(
     [
         (["engine=vllm_0_17"], "engine.name"),
         (["engine=vllm_0_33", "cache.cache_dtype=bfloat16"], "cache.cache_dtype"),
+        (["engine=vllm", "engine.version=0.32.0"], "engine.name"),
         (["cache.block_size=64"], "cache.block_size"),
+        (["engine=vllm_0_33", "cache.block_size=512"], "cache.block_size"),
         (["engine=sglang"], "engine.name"),
     ],
 )

@@ -35,7 +35,7 @@ def test_every_layer_stores_what_the_engines_class_says(name: str) -> None:
 
 def test_types_without_a_class_in_transformers_are_among_them() -> None:
     assert len(REMOTE) >= 24
-    assert len(records()) >= 167
+    assert len(records()) >= 200
 
 
 # Parameters of vLLM's class that a checkpoint has not, or that transformers keeps as buffers: what
@@ -48,7 +48,9 @@ OTHERWISE = {
     "Qwen2_5OmniModel", "WhisperForConditionalGeneration", "Idefics3ForConditionalGeneration",
     "SmolVLMForConditionalGeneration", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM",
     "HYV3ForCausalLM", "LongcatFlashForCausalLM", "MiniMaxM2ForCausalLM", "SarvamMoEForCausalLM",
-    "DeepseekV4ForCausalLM",
+    "DeepseekV4ForCausalLM", "KimiVLForConditionalGeneration", "Step3p5ForCausalLM",
+    "FunASRForConditionalGeneration", "Glm4vForConditionalGeneration",
+    "Glm4vMoeForConditionalGeneration",
 }  # fmt: skip
 
 
@@ -62,7 +64,7 @@ def test_parameters_of_the_part_that_generates_are_those_of_the_engines_class() 
         agrees = count in (text_parameters(record), record["parameters"])
         (equal if agrees else unequal).add(name)
     assert not unequal - OTHERWISE
-    assert len(equal) >= 128
+    assert len(equal) >= 154
     assert len(equal & set(REMOTE)) >= 11
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from kvpipe.engines.defaults import DEFAULTS, defaults_of
 from kvpipe.engines.versions import parse_version
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.prepared import prepared_request
-from kvpipe.pipeline import Prepared, execute
+from kvpipe.pipeline import Prepared, Result, execute
 from kvpipe.text.figures import GIB
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tools.live.models import MODELS  # noqa: E402
 
 
 def prepared(*overrides: str) -> Prepared:
@@ -122,3 +129,51 @@ def test_a_small_batch_is_no_refusal_where_nobody_set_the_requests() -> None:
     words = ["model=llama", "device=h100_80gb", "backend=meta", "engine=vllm_0_33"]
     words += ["scheduler.max_model_len=8192", "scheduler.max_num_batched_tokens=512"]
     assert prepared_request(words).prepared.resolved.max_num_seqs == 512
+
+
+# Of running engines (docs/live.md): release, tokens asked, blocks, block of each group.
+ON_A_CPU = [("0.28.0", 16, 4096, 16), ("0.30.0", 16, 2048, 32), ("0.32.0", 16, 2048, 32)]
+ON_A_CPU += [("0.32.0", 32, 2048, 32), ("0.32.0", 64, 1024, 64), ("0.32.0", 256, 256, 256)]
+
+
+def on_a_cpu(model: str, folder: Path, version: str, block: int) -> Result:
+    words = [f"model.path={MODELS[model].write(folder)}", f"engine.version={version}"]
+    words += ["model=hf", "device=cpu", "backend=meta", "engine=vllm", "scheduler=engine"]
+    words += ["scheduler.max_model_len=1024"]
+    words += ["cache.kv_cache_memory_bytes=64MiB", f"cache.block_size={block}"]
+    return execute(prepared_request(words).prepared)
+
+
+@pytest.mark.parametrize(("version", "asked", "blocks", "tokens"), ON_A_CPU)
+def test_windows_on_a_cpu_take_the_blocks_that_its_kernel_runs(
+    version: str, asked: int, blocks: int, tokens: int, tmp_path: Path
+) -> None:
+    made = on_a_cpu("gemma3-10-4", tmp_path, version, asked).plan
+    assert made.num_blocks == blocks
+    assert {group.spec.block_size for group in made.groups} == {tokens}
+
+
+@pytest.mark.parametrize("version", ["0.26.0", "0.28.0", "0.32.0"])
+def test_a_cpu_has_no_step_in_flight_beside_those_of_its_stages(version: str) -> None:
+    for stages in (1, 2):
+        at = {"device_bytes": GIB, "device_type": "cpu", "pp": stages}
+        assert defaults_of(version, **at).max_concurrent_batches == stages  # type: ignore[arg-type]
+        assert defaults_of(version, **at | {"device_type": "cuda"}).max_concurrent_batches > stages  # type: ignore[arg-type]
+
+
+def test_full_attention_on_a_cpu_refuses_blocks_that_its_kernel_does_not_run(
+    tmp_path: Path,
+) -> None:
+    assert on_a_cpu("llama", tmp_path, "0.28.0", 16).plan.num_blocks
+    with pytest.raises(ConfigError, match="a multiple of 32 tokens, the kernel's block on a CPU"):
+        on_a_cpu("llama", tmp_path, "0.32.0", 16)
+
+
+def test_blocks_that_grow_until_pages_are_alike_are_looked_at_then(tmp_path: Path) -> None:
+    """Gemma 4's full layers have twice a window's bytes a token, so that theirs do not grow: the
+    engine refuses them, and takes the same blocks of Gemma 3."""
+    assert on_a_cpu("gemma3-10-4", tmp_path, "0.32.0", 16).plan.num_blocks
+    with pytest.raises(ConfigError, match="nearest: 32"):
+        on_a_cpu("gemma4-10-4", tmp_path, "0.32.0", 16)
+    made = on_a_cpu("gemma4-10-4", tmp_path, "0.32.0", 128).plan
+    assert {group.spec.block_size for group in made.groups} == {128, 256}

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import pytest
 from advice_requests import generated, outcome, with_changes
 
-from kvpipe.answers.remedies import advised, told
+from kvpipe.answers.remedies import advised
 from kvpipe.errors import DoesNotFit
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.of_run import report_input
 from kvpipe.report.verdict import verdict_of
+from kvpipe.request.typed import PLAIN
 
 
 def failures(seed: int) -> Iterator[str]:
@@ -48,11 +49,11 @@ def unsure(words: list[str], error: DoesNotFit) -> Iterator[str]:
     line = str(error).partition("planned, and fits: ")[2]
     ways = line.partition(". Planned, and may fit")[0].split("; ")
     for change in error.changes:
-        if any(way.startswith(f"{told(change)} (") for way in ways):
+        if any(way.startswith(f"{PLAIN.words(change, {})} (") for way in ways):
             answer = outcome(with_changes(words, dict(change)))
             assert answer is not None and isinstance(answer[1], Result)
             if verdict_of(report_input(answer[1])).status != "fits":
-                yield told(change)
+                yield PLAIN.words(change, {})
 
 
 def unplanned(message: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ import pytest
 from kvpipe.errors import ConfigError
 from kvpipe.logs.contradictions import contradictions
 from kvpipe.logs.engine_log import EngineLog
+from kvpipe.logs.figures import Figure
 from kvpipe.logs.lines import BLOCK, LONGEST_LINE, Lines
 from kvpipe.logs.reading import ENGINES, LogReader, read_file, read_log, read_stream
 from kvpipe.logs.text import SPAN
@@ -149,6 +150,48 @@ def test_the_engines_own_settings_are_read_from_either_form() -> None:
         "parallel.tensor_parallel_size": 1,
     }
     assert log.model == "/m"
+
+
+@pytest.mark.parametrize(("fits", "length"), [("reduced from 4096 to 384", 384), ("", 4096)])
+def test_a_length_that_was_fitted_is_the_one_that_the_capacity_is_of(
+    fits: str, length: int
+) -> None:
+    fitted = f"INFO Auto-fit max_model_len: {fits} to fit in memory\n" if fits else ""
+    log = read_log(
+        "INFO Initializing a V1 LLM engine (v0.32.0) with config: model='/m', max_seq_len=4096,\n"
+        f"{fitted}INFO CPU KV cache size: 409 tokens, Maximum concurrency for 384 tokens per "
+        "request: 1.07x\n"
+    )
+    assert log.settings["scheduler.max_model_len"] == length
+
+
+def test_a_cache_printed_as_nothing_stands_for_any_bytes_but_those_that_were_set() -> None:
+    line = "INFO Explicitly set (0.0/23.54) GiB for KV cache on node 0.\n"
+    asked = "INFO non-default args: {'model': '/m', 'kv_cache_memory_bytes': 2097152}\n"
+    assert read_log(line).least("available_kv") == Figure.printed("0.0")
+    assert read_log(asked + line).least("available_kv") == Figure.exact(2097152)
+    other = asked.replace("2097152", "2147483648")
+    assert read_log(other + line).least("available_kv") == Figure.printed("0.0")
+
+
+@pytest.mark.parametrize(
+    ("drafts", "expected"),
+    [
+        ("SpeculativeConfig(method='eagle', model='/a/draft', num_spec_tokens=2)", "/a/draft"),
+        ("SpeculativeConfig(method='eagle3', model='org/name', num_spec_tokens=2)", "org/name"),
+        ("SpeculativeConfig(method='mtp', model='/m', num_spec_tokens=1)", "mtp"),
+        ("SpeculativeConfig(method='deepseek_mtp', model='/m', num_spec_tokens=1)", "mtp"),
+        ("SpeculativeConfig(method='ngram', model=None, num_spec_tokens=3)", None),
+        ("SpeculativeConfig(method='medusa', model='/a/heads', num_spec_tokens=3)", None),
+        ("None", None),
+    ],
+)
+def test_a_draft_that_stores_a_cache_is_read_from_the_line_that_names_it(
+    drafts: str, expected: str | None
+) -> None:
+    line = f"INFO Initializing a V1 LLM engine (v0.32.0) with config: model='/m', {drafts}, dtype=x"
+    log = read_log(f"{line}\nINFO KV cache size: 32,768 tokens\n")
+    assert log.settings.get("model.draft") == expected and log.model == "/m"
 
 
 def test_lines_of_tensorrt_llm_and_llama_cpp_give_their_memory() -> None:

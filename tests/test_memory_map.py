@@ -16,9 +16,9 @@ from kvpipe.errors import DoesNotFit
 from kvpipe.front.main import run
 from kvpipe.report.accounts import CAUSES, KV_CAUSES, split_bytes
 from kvpipe.report.document import plan_document
-from kvpipe.report.drawing import WIDTH
+from kvpipe.report.drawing import BAR_WIDTH, WIDTH
 from kvpipe.report.json_ import dumps
-from kvpipe.report.map_style import COLOURS, HATCHED, LIGHT_TEXT
+from kvpipe.report.map_style import COLOURS, HATCHED, LIGHT_TEXT, STYLE
 from kvpipe.report.memory_map import MOST_ROWS, memory_map
 from kvpipe.report.run_input import Headline, ReportInput
 
@@ -145,6 +145,12 @@ def test_labels_stay_inside_their_rectangles_and_the_page() -> None:
             assert 0 <= float(text.get("x", "")) < WIDTH
 
 
+def test_a_verdict_of_eighty_columns_is_no_wider_than_the_bars() -> None:
+    """A letter of a bold sans is at most 0.6 of its size wide, on average."""
+    found = re.search(r"\.heading\{font-size:(\d+)px", STYLE)
+    assert found and 80 * 0.6 * int(found[1]) <= BAR_WIDTH
+
+
 def test_the_legend_names_every_cause_that_is_there_and_no_other() -> None:
     document, drawing = documents(report_of(PLANS["hybrid"]))
     account = document["bytes"]["ranks"][0]
@@ -219,7 +225,7 @@ def test_the_picture_says_verdict_model_and_command() -> None:
         ["model=llama", "device=h100_80gb", "cache.kv_cache_memory_bytes=200GiB"],
     ],
 )
-def test_what_does_not_fit_is_drawn_with_the_rest_in_red(words, tmp_path, monkeypatch):
+def test_what_does_not_fit_is_drawn_with_the_rest_in_red(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run([*words, "backend=meta", "report=none"]) == 1
     (picture,) = tmp_path.rglob("memory_map.svg")
@@ -231,6 +237,9 @@ def test_what_does_not_fit_is_drawn_with_the_rest_in_red(words, tmp_path, monkey
     assert demand is not None and written["overflow"] == demand.missing_bytes > 0
     assert sum(written.values()) == demand.total_bytes + demand.missing_bytes
     assert sum(b for _, b in demand.parts) == sum(written.values()) - written["not_requested"]
+    says = " ".join(text.text or "" for text in drawing.iter(f"{SVG}text"))
+    advice = capsys.readouterr().err.splitlines()[1].removeprefix("kvpipe: ")
+    assert advice in says and ("planned, and" in advice or "no single change" in advice)
 
 
 def test_more_than_the_card_has_is_red_to_the_byte() -> None:
@@ -259,3 +268,20 @@ def test_ranks_beyond_those_drawn_are_counted() -> None:
     texts = [text.text or "" for text in drawing.iter(f"{SVG}text")]
     assert sum(name.startswith("rank") for name in bars(drawing)) == MOST_ROWS
     assert "and 2 more kinds of ranks, see plan.json" in texts
+
+
+def test_slots_are_drawn_as_slots_and_kernel_blocks_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = ["model=gemma3_27b", "device=h200", "cache.kv_cache_memory_bytes=20GiB"]
+    asked += ["scheduler.max_model_len=32768", "backend=meta", "report=none"]
+    texts = {}
+    for name, more in (("slots", ["layout=flashinfer_nhd"]), ("blocks", ["engine=vllm_0_33"])):
+        assert run([*asked, *more, f"hydra.run.dir={name}"]) == 0
+        drawing = ElementTree.fromstring((tmp_path / name / "memory_map.svg").read_text())
+        texts[name] = [element.text or "" for element in drawing.iter(f"{SVG}text")]
+    title = "One slot, 1.25 MiB, as each group fills it: any free slot serves any group"
+    assert title in texts["slots"]
+    assert not any("any free slot" in text for text in texts["blocks"])
+    (split,) = [text for text in texts["slots"] if "kernel blocks" in text]
+    assert split.startswith("group 5: sliding, 2 layers, block_size 80 tokens, ")
+    assert split.endswith("read as kernel blocks of 16")

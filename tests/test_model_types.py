@@ -20,7 +20,6 @@ from kvpipe.models.families import families
 from kvpipe.models.families.by_keys import family_by_keys
 from kvpipe.models.families.refused import REASONS
 from kvpipe.models.reading import read_geometry
-from kvpipe.models.towers.joints import JOINTS
 
 # As a publisher writes it, and as transformers does.
 FORMS = ("sparse", pytest.param("full", marks=pytest.mark.full))
@@ -153,27 +152,6 @@ UNCOUNTED = {
     "longcat_flash", "bert", "roberta", "janus", "granite4_vision",
     "encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder",
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_parameters_of_towers_are_those_of_the_meta_model(form: str) -> None:
-    """Where they are counted; the whole is text and towers, said apart."""
-    wrong, right = {}, 0
-    for name in sorted(set(MEASURED) & JOINTS.keys() - TEXT_ALONE):
-        record = records()[name]
-        if families()[record["text_type"]].weights is None:
-            continue
-        towers = sum(record["parameters"].values()) - parameters(record)
-        model = read(record[form], name)
-        said = f"{towers:,} of the parameters are of towers beside the text part"
-        if model.tower_parameters != towers or said not in model.notes:
-            wrong[name] = (model.tower_parameters, towers)
-        right += 1
-    assert not wrong
-    assert right >= 30
-
-
-TEXT_ALONE = {"qwen3_5", "qwen3_5_moe"}  # which were measured by the class of their text part
 
 
 def test_towers_that_a_file_does_not_describe_are_not_counted_and_that_is_said() -> None:

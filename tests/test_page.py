@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import product
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from page_requests import (
     SMALL,
     Place,
     answered,
+    changes_at,
     check_script,
     command_line,
     places,
@@ -29,17 +33,23 @@ import kvpipe
 from kvpipe.commands.page import LARGEST_BYTES
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.main import run
+from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import words_to_overrides
 from kvpipe.page.axes import usual_lengths
+from kvpipe.page.document import position_document
 from kvpipe.page.html import page_html
+from kvpipe.page.planner import Planner
 from kvpipe.text.figures import size
 
+WINDOWS = ("page", "gemma-3-27b", "--on", "h100", "engine=vllm", "command.batches=[2048]")
+WINDOWS = (*WINDOWS, "command.cards=[1]", "command.lengths=[1024,8192,131072]")
 COPIES = (*SMALL, "command.caches=[auto]", "parallel.data_parallel_size=3")
 FIGURES = Path(kvpipe.__file__).parent / "page" / "figures.js"
 MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{UPLOAD}}\u202e\x1b[31m"
 
 
 def check(document: dict[str, Any], place: Place) -> None:
-    """A position evaluated as the page does it (fixed + each * users) beside a fresh plan."""
+    """A stop's position, evaluated as the page does it (fixed + each * users), and a fresh plan."""
     names = [cause["name"] for cause in document["causes"]]
     position = position_at(document["subjects"][place.subject], place.stops)
     expected = told(command_line(document, place))
@@ -61,8 +71,14 @@ def check(document: dict[str, Any], place: Place) -> None:
 
 def test_slider_positions_are_what_the_planner_says() -> None:
     for document in (small_page().document, answered(*COPIES).document):
-        for place in places(document, 40, seed=1):
+        for place in at_stops(document, 40, seed=1):
             check(document, place)
+
+
+def at_stops(document: dict[str, Any], number: int, seed: int) -> list[Place]:
+    axes = [subject["axes"][-1]["stops"] for subject in document["subjects"]]
+    found = places(document, number, seed)
+    return [replace(p, length=axes[p.subject][p.stops[-1]]) for p in found]
 
 
 def test_copies_hold_their_users_each() -> None:
@@ -86,7 +102,7 @@ def test_copies_hold_their_users_each() -> None:
 )
 def test_five_hundred_slider_positions_are_what_the_planner_says(words: tuple[str, ...]) -> None:
     document = answered(*words).document
-    for place in places(document, 500, seed=2):
+    for place in at_stops(document, 500, seed=2):
         check(document, place)
 
 
@@ -95,9 +111,9 @@ def evaluated_by_node(document: dict[str, Any], asked: list[Place]) -> Any:
     script = f"""{FIGURES.read_text()}
     const [page, places] = JSON.parse(require("fs").readFileSync(0, "utf8"));
     console.log(JSON.stringify(places.map(([s, stops, users, length]) => {{
-      const subject = page.subjects[s], position = positionAt(subject, stops);
+      const subject = page.subjects[s], position = positionAt(subject, stops, length);
       const told = verdict(position, users, length, subject.device);
-      return [segments(position, users, page.causes), told, size(position.cache_bytes)];
+      return [segments(position, users, page.causes), told, size(position.cache_bytes), position];
     }})));"""
     rows = rows_of(document, asked)
     done = subprocess.run(
@@ -113,10 +129,97 @@ def test_the_pages_own_script_says_what_the_planner_says(words: tuple[str, ...])
     document = answered(*words).document
     asked = places(document, 30, seed=3)
     found = evaluated_by_node(document, asked)
-    for place, (drawn, verdict, cache) in zip(asked, found, strict=True):
+    for place, (drawn, verdict, cache, position) in zip(asked, found, strict=True):
         check_script(document, place, drawn, verdict)
-        position = position_at(document["subjects"][place.subject], place.stops)
         assert cache == size(position["cache_bytes"])
+
+
+BETWEEN = {
+    "full attention": ("llama-3.1-70b", "--on", "2xh200", "command.cards=[1,2]"),
+    "windows": ("gemma-3-27b", "--on", "h100", "engine=vllm", "command.cards=[1,2]"),
+    "chunks": ("llama-4-scout", "--on", "8xh100", "engine=vllm", "command.cards=[8]"),
+    "sinks, an estimate that straddles": ("gpt-oss-120b", "--on", "h100", "engine=vllm"),
+    "states": ("jamba", "--on", "h200", "engine=vllm", "command.cards=[1,2]"),
+    "kept states": ("jamba", "--on", "h200", "engine=vllm", "cache.mamba_cache_mode=align"),
+    "latent rows": ("deepseek-v3", "--on", "8xh200", "command.cards=[4,8]"),
+    "copies": ("llama", "--on", "h100", "parallel.data_parallel_size=3"),
+    "a release with other bounds": ("gemma-2-9b", "--on", "l4", "engine=vllm_0_17"),
+}
+
+
+def check_between(document: dict[str, Any], asked: list[Place]) -> None:
+    """Every figure of the page at those places, beside the planner's."""
+    planners: dict[str, Planner] = {}
+    found = evaluated_by_node(document, asked)
+    for place, (*_, position) in zip(asked, found, strict=True):
+        subject = document["subjects"][place.subject]
+        asked_words = tuple(subject["words"])
+        if subject["title"] not in planners:
+            raw = prepared_request(words_to_overrides(asked_words)).prepared.raw
+            planners[subject["title"]] = Planner(raw=raw)
+        planned = planners[subject["title"]].position(changes_at(document, place))
+        expected = position_document(planned)
+        for key in ("serve", "no_serve"):
+            words = " ".join(document["words"][n] for n in position[key])
+            assert words.replace("{length}", str(place.length)) == expected.pop(key), place
+        shares = {number: values for number, *values in position["shares"] if any(values)}
+        assert shares == {number: values for number, *values in expected.pop("shares")}, place
+        assert {key: position[key] for key in expected} == expected, place
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_lengths_between_the_stops_are_what_the_planner_says() -> None:
+    for document in (small_page().document, answered(*WINDOWS).document):
+        asked = [place for place in places(document, 200, seed=7) if place.users == 2]
+        assert any(is_between(document, place) for place in asked)
+        check_between(document, asked)
+
+
+def is_between(document: dict[str, Any], place: Place) -> bool:
+    return place.length not in document["subjects"][place.subject]["axes"][-1]["stops"]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.parametrize("words", BETWEEN.values(), ids=BETWEEN)
+def test_five_hundred_lengths_between_the_stops_are_what_the_planner_says(
+    words: tuple[str, ...],
+) -> None:
+    document = answered("page", *words, "command.batches=[512,8192]").document
+    check_between(document, [*anywhere_between(document, 500), *at_every_edge(document)])
+
+
+def anywhere_between(document: dict[str, Any], number: int) -> list[Place]:
+    """Of the first subject: a combination of the other sliders, a stretch, a length in it."""
+    subject, chance = document["subjects"][0], random.Random(8)
+    others = product(*(range(len(axis["stops"])) for axis in subject["axes"][:-1]))
+    cells = [cell for cell in zip(others, subject["between"], strict=True) if cell[1]]
+    found = []
+    for _ in range(number):
+        stops, pieces = chance.choice(cells)
+        piece = chance.choice(pieces)
+        length = chance.randint(piece["first"], piece["last"])
+        found.append(Place(subject=0, stops=(*stops, 0), users=1, length=length))
+    return found
+
+
+def at_every_edge(document: dict[str, Any]) -> list[Place]:
+    """The ends of each stretch, where forms meet."""
+    found = []
+    for number, subject in enumerate(document["subjects"]):
+        others = product(*(range(len(axis["stops"])) for axis in subject["axes"][:-1]))
+        for stops, pieces in zip(others, subject["between"], strict=True):
+            ends = [piece[end] for piece in pieces for end in ("first", "last")]
+            found += [
+                Place(subject=number, stops=(*stops, 0), users=1, length=length) for length in ends
+            ]
+    return found
+
+
+def test_of_groups_that_are_chosen_for_a_length_no_other_length_is_told() -> None:
+    words = ("page", "gemma-3-27b", "--on", "h100", "command.cards=[1]", "command.caches=[auto]")
+    document = answered(*words, "command.lengths=[8192,16384]", "command.batches=[8192]").document
+    assert not any(document["subjects"][0]["between"])
 
 
 def test_the_page_is_one_small_file_without_a_network() -> None:
@@ -185,7 +288,7 @@ def test_the_best_fleets_stand_side_by_side_and_each_server_is_the_planners() ->
     assert document["users"] == -(-100 // ranked[0]["replicas"])
     notes = "\n".join(document["notes"])
     assert f"{ranked[0]['users']} users each" in notes and "candidates serve them" in notes
-    for place in places(document, 12, seed=3):
+    for place in at_stops(document, 12, seed=3):
         check(document, place)
 
 
@@ -207,7 +310,7 @@ def test_the_jobs_of_a_sweep_stand_side_by_side(tmp_path, monkeypatch, capsys):
     (subject,) = document["subjects"]
     assert "cache.block_size=16" in subject["title"]
     assert len(document["notes"]) == 1 and document["notes"][0].startswith("job 1 ")
-    for place in places(document, 5, seed=4):
+    for place in at_stops(document, 5, seed=4):
         check(document, place)
     with pytest.raises(ConfigError, match="sweep"):
         answered("page", "folder=.")

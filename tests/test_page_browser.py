@@ -63,7 +63,7 @@ def test_five_hundred_slider_positions_are_what_the_planner_says(browser, url):
         found = tab.evaluate(
             """rows => rows.map(([s, stops, users, length]) => {
                 const { page, positionAt, segments, verdict } = window.kvpipe;
-                const subject = page.subjects[s], position = positionAt(subject, stops);
+                const subject = page.subjects[s], position = positionAt(subject, stops, length);
                 return [segments(position, users, page.causes),
                         verdict(position, users, length, subject.device)];
             })""",
@@ -95,6 +95,68 @@ def test_sliders_move_the_map_the_numbers_and_the_command_to_what_that_command_a
             assert tab.text_content("#verdict") == expected.says
             map_now = [(c.replace("too_much", "overflow"), n) for c, n in drawn(tab)]
             assert map_now == list(segments(expected.causes, expected.card_bytes)) != before
+
+
+def test_any_length_between_two_stops_is_shown_and_linked(browser, url):
+    with opened(browser, url) as tab:
+        tab.fill("#length-exact", "5001")
+        tab.press("#length-exact", "Enter")
+        line = tab.text_content("#ask")
+        assert "scheduler.max_model_len=5001" in line
+        expected = told(line)
+        assert tab.text_content("#verdict") == expected.says
+        parts = drawn(tab)
+        assert parts == list(segments(expected.causes, expected.card_bytes))
+        assert "--max-model-len 5001" in tab.text_content("#serve")
+        assert "of 5,001 tokens" in tab.text_content("#plans-about")
+        tab.click("#link")
+        link = tab.evaluate("navigator.clipboard.readText()")
+        tab.focus("input[data-key='scheduler.max_model_len']")
+        tab.keyboard.press("ArrowRight")
+        moved = int(tab.input_value("#length-exact"))
+        assert 5001 < moved < 32768, "the slider passes lengths between its stops"
+    with opened(browser, link) as tab:
+        assert drawn(tab) == parts and tab.input_value("#length-exact") == "5001"
+
+
+def test_where_no_other_length_is_known_the_next_stop_is_shown_and_it_says_so(browser, tmp_path):
+    """Of two cards: the first cannot hold the model, the second can."""
+    words = ("page", "llama-3.1-70b", "--on", "h200", "command.cards=[1,2]")
+    stops = ("command.lengths=[1024,8192]", "command.batches=[2048]", "command.caches=[auto]")
+    path = tmp_path / "page.html"
+    path.write_text(answered(*words, *stops).pictures["page.html"])
+    with opened(browser, f"{path.as_uri()}#parallel.tensor_parallel_size=2") as tab:
+        tab.fill("#length-exact", "3000")
+        tab.press("#length-exact", "Enter")
+        assert tab.input_value("#length-exact") == "3000" and not tab.text_content("#snapped")
+        tab.locator("input[data-key='parallel.tensor_parallel_size']").fill("0")
+        assert "3,000 tokens" in tab.text_content("#snapped")
+        assert tab.input_value("#length-exact") == "8192"
+        assert tab.text_content("#verdict") == told(tab.text_content("#ask")).says
+
+
+def test_why_no_engines_command_follows_is_said(browser, url, tmp_path):
+    words = ("page", "llama", "--on", "h100", "cache.sliding_window=4096", "attention=sliding")
+    path = tmp_path / "page.html"
+    path.write_text(answered(*words, "command.lengths=[8192]").pictures["page.html"])
+    with opened(browser, path.as_uri()) as tab:
+        assert "is a what-if, and no flag of vLLM says it" in tab.text_content("#no-serve")
+        assert tab.is_visible("#no-serve") and tab.is_hidden("#serving")
+    with opened(browser, url) as tab:
+        assert tab.is_hidden("#no-serve") and tab.is_visible("#serving")
+
+
+def test_a_verdict_that_straddles_says_how_many_run_at_worst(browser, url):
+    with opened(browser, f"{url}#scheduler.max_model_len=20000") as tab:
+        users = tab.evaluate(
+            "(at => at.low_users + 1)(kvpipe.positionAt(kvpipe.page.subjects[0],"
+            " kvpipe.state.stops, kvpipe.state.length))"
+        )
+        tab.fill("#users-exact", str(users))
+        tab.press("#users-exact", "Enter")
+        assert tab.text_content("#verdict").startswith("MAY NOT FIT")
+        at_worst = f"With the least memory of the estimate {users - 1:,} users run."
+        assert at_worst in tab.text_content("#about")
 
 
 def test_the_table_sorts_both_ways_and_opens_a_row(browser, url):

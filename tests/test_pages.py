@@ -41,7 +41,7 @@ def test_the_site_has_every_page_and_no_other() -> None:
 
 def test_the_pages_show_commands() -> None:
     assert len(COMMANDS) > 30 and len(OUTPUTS) > 8
-    text = "```\nkvpipe a \\\n    b\n```\n`kvpipe c`\n    python -m kvpipe d\n"
+    text = "```\nkvpipe a \\\n    b\n```\n`kvpipe c`\n    pip install x && python -m kvpipe d\n"
     assert shown(f"<!-- output of: kvpipe e -->\n```\nkvpipe f\n```\n{text}") == [
         "e", "a b", "d", "c",
     ]  # fmt: skip

@@ -8,6 +8,7 @@ from kvpipe.answers.speed import speed_of
 from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import ModelGeometry
 from kvpipe.physics.bounds import StepBound, read_share
+from kvpipe.physics.lengths import ListedLengths
 from kvpipe.physics.peaks import peak_of
 from kvpipe.physics.reads import CacheReads, cache_reads
 from kvpipe.plugins import SPECS
@@ -34,8 +35,10 @@ def test_a_query_reads_what_its_spec_says_it_sees(spec) -> None:
         seen = num_indices(spec.visible(length - 1, LIMITS))
         a_token = spec.real_page_size_bytes / spec.block_size
         expected += 3 * (spec.real_page_size_bytes if spec.is_state else seen * a_token)
-    assert reads.of(lengths) == pytest.approx(expected)
-    assert reads.of(lengths) == pytest.approx(sum(reads.of([n]) for n in lengths))
+    assert reads.of(ListedLengths(lengths)) == pytest.approx(expected)
+    assert reads.of(ListedLengths(lengths)) == pytest.approx(
+        sum(reads.of(ListedLengths([n])) for n in lengths)
+    )
 
 
 def test_a_layer_that_reads_anothers_cache_is_counted_once() -> None:
@@ -49,10 +52,10 @@ def test_a_step_takes_the_longer_of_reading_and_computing() -> None:
     bound = StepBound(
         weight_bytes=2e9, weights=1e9, reads=CacheReads(slope=1e3), bandwidth=1e12, peak=1e14
     )
-    assert bound.seconds([1000, 2000], 2) == pytest.approx((2e9 + 3e6) / 1e12)
-    assert bound.seconds((), 10_000) == pytest.approx(2 * 1e9 * 10_000 / 1e14)
+    assert bound.seconds(ListedLengths([1000, 2000]), 2) == pytest.approx((2e9 + 3e6) / 1e12)
+    assert bound.seconds(ListedLengths(), 10_000) == pytest.approx(2 * 1e9 * 10_000 / 1e14)
     assert bound.first_token_seconds(2500, 1000) == pytest.approx(
-        2 * bound.seconds((), 1000) + bound.seconds((), 500)
+        2 * bound.seconds(ListedLengths(), 1000) + bound.seconds(ListedLengths(), 500)
     )
     half = StepBound(**{**vars(bound), "efficiency": 0.5})
     assert half.token_seconds(4, 100) == pytest.approx(2 * bound.token_seconds(4, 100))
@@ -96,8 +99,8 @@ def test_a_window_reads_less_than_full_attention_at_the_same_length() -> None:
     full = speed("model=gpt_oss_20b", "device=h100_80gb", "attention=full").bound
     a_layer = 2 * 8 * 64 * 2
     assert ours is not None and full is not None
-    assert ours.reads.of([8192]) == 12 * a_layer * (8192 + 128)
-    assert full.reads.of([8192]) == 24 * a_layer * 8192
+    assert ours.reads.of(ListedLengths([8192])) == 12 * a_layer * (8192 + 128)
+    assert full.reads.of(ListedLengths([8192])) == 24 * a_layer * 8192
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

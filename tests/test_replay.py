@@ -205,7 +205,7 @@ def mooncake(**changes: Any) -> bytes:
         ("mooncake", "m", mooncake(timestamp=float("inf")), "line 2 of .*a time that is not 0 to"),
         ("mooncake", "m", mooncake(timestamp=-1), "line 2 of .*a time that is not 0 to"),
         ("mooncake", "m", mooncake(timestamp=10**400), "line 2 of .*too large"),
-        ("mooncake", "m", mooncake(timestamp="soon"), "line 2 of .*unsupported operand"),
+        ("mooncake", "m", mooncake(timestamp="soon"), "line 2 of .*'soon' is not a number"),
         (
             "mooncake",
             "m",
@@ -504,6 +504,17 @@ def test_one_is_not_written_as_many() -> None:
     assert "capacity's closed form: 1 request of" in text and "in 1 step " in text
     shown = text + render_svg(result)
     assert re.search(r"(?<![\d,.])1 (requests|tokens|blocks|steps|preemptions)\b", shown) is None
+
+
+def test_every_preemption_that_can_be_told_apart_is_marked() -> None:
+    result = served(at_once(*[(40, 100)] * 6), plan_of(30))
+    assert len(result.preempted_s) == result.counts.preemptions > 1
+    assert all(0 < seconds <= result.simulated_s for seconds in result.preempted_s)
+    svg = ElementTree.fromstring(render_svg(result))
+    marks = [e for e in svg.iter("{http://www.w3.org/2000/svg}path") if e.get("class")]
+    assert 0 < len(marks) <= result.counts.preemptions
+    assert {mark.get("class") for mark in marks} == {"preempted"}
+    assert "preempted_s" not in result.to_json()
 
 
 def test_idle_time_is_drawn_idle() -> None:

@@ -88,3 +88,90 @@ def test_what_a_cpu_does_not_count_is_said_by_every_command(words, capsys) -> No
     out = " ".join(capsys.readouterr().out.split())
     assert "626.9 GiB of weights are not counted" in out
     assert getattr(kvpipe, command)([*deepseek, *more]).answer.status == "may_not_fit"
+
+
+# --- three verdicts: the range may straddle what is asked for on either side of its best value ---
+def ends_by_hand(words: list[str]) -> tuple[int, int, int]:
+    """The cache of one card at its low end, best value and high end, in bytes."""
+    (memory,) = kvpipe.run([*words, "scheduler.max_model_len=1024"]).profile.ranks
+    cache = memory.available_kv
+    return cache.low_bytes, cache.num_bytes, cache.high_bytes
+
+
+def lengths_by_hand(words: list[str]) -> dict[str, tuple[str, int, int]]:
+    """Verdict -> (word, exit code, tokens): Llama's blocks of 2 MiB, one of them the null block."""
+    low, best, high = ((end // 2**21 - 1) * 16 for end in ends_by_hand(words))
+    return {
+        "at the low end": ("fits", 0, low),
+        "beyond the low end": ("may_not_fit", 0, low + 1),
+        "at the best value": ("may_not_fit", 0, best),
+        "beyond the best value": ("may_not_fit", 1, best + 1),
+        "at the high end": ("may_not_fit", 1, high),
+        "beyond the high end": ("does_not_fit", 1, high + 1),
+    }
+
+
+L4 = ["llama", "device=l4", "backend=meta"]
+REPLAYED = ["trace=synthetic", "trace.max_requests=2", "trace.spread=0"]
+WHERE = [
+    pytest.param("at the low end", marks=pytest.mark.full),
+    pytest.param("beyond the low end", marks=pytest.mark.full),
+    pytest.param("at the best value", marks=pytest.mark.full),
+    "beyond the best value",
+    pytest.param("at the high end", marks=pytest.mark.full),
+    pytest.param("beyond the high end", marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_every_command_gives_the_verdict_of_the_range(where: str, capsys) -> None:
+    status, code, length = lengths_by_hand(L4)[where]
+    asked = [*L4, f"scheduler.max_model_len={length}"]
+    seen = {name: told(capsys, name, *asked) for name in ("run", "find")}
+    compared = told(capsys, "compare", *asked, "engines=[kvpipe]")
+    assert {name: (c, d["status"]) for name, (c, d) in seen.items()} == {
+        "run": (code, status),
+        "find": (code, status),
+    }
+    assert (compared[0], compared[1]["engines"][0]["verdict"]) == (code, status)
+    if where.endswith("best value") and code:
+        with pytest.raises(kvpipe.DoesNotFit) as caught:
+            kvpipe.run(asked)
+        assert caught.value.status == status
+    replayed = told(capsys, "replay", *asked, *REPLAYED)
+    assert replayed[0] == code
+    assert replayed[1].get("status") in ((None, status) if code == 0 else (status,))
+
+
+def test_users_whom_the_high_end_alone_holds_may_fit_and_are_not_served(
+    capsys,
+) -> None:
+    asked = [*L4, "scheduler.max_model_len=2048"]
+    _, best, high = (end // 2**21 - 1 for end in ends_by_hand(L4))
+    held, most = best // 128, high // 128
+    assert held < most
+    for users, status in ((most, "may_not_fit"), (most + 1, "does_not_fit")):
+        code, ran = told(capsys, "run", *asked, f"want.requests={users}")
+        assert (code, ran["status"]) == (1, status)
+        answer = kvpipe.run([*asked, f"want.requests={users}"]).answer
+        word = status.upper().replace("_", " ")
+        assert answer.verdict.text.startswith(f"{word}: only {held} of {users} users of 2,048")
+        assert any("whose high end" in line for line in answer.complaints) == (users == most)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("compare engines=[kvpipe]", "MAY NOT FIT: kvpipe may"),
+        ("find want.requests=1", "MAY NOT FIT: 1 request of 24,000 tokens on l4, as asked"),
+        ("replay trace=synthetic trace.max_requests=2", ""),
+        ("run engine=llama_cpp", "IT FITS: 1 of 24,000 tokens, 1 run, 5.55 GiB of cache (5.23 to"),
+    ],
+)
+def test_the_verdict_is_the_last_line_of_every_command(words: str, said: str, capsys) -> None:
+    command, *more = words.split()
+    length = "8192" if command == "replay" else "24000"
+    run([command, *L4, f"scheduler.max_model_len={length}", *more])
+    told = capsys.readouterr().out.splitlines()[-1]
+    said = said or "IT FITS: 2 requests replayed on meta-llama/Llama-3.1-8B on l4"
+    assert told.startswith(said) and len(told) <= 80

@@ -17,7 +17,7 @@ import pytest
 from gguf_files import gguf
 from page_requests import told
 
-from kvpipe.commands.serve_page import live_of, told_of_log
+from kvpipe.commands.serve_page import listening, live_of, told_of_log
 from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
@@ -355,3 +355,12 @@ def test_wrong_starts_are_one_line(capsys, monkeypatch, tmp_path) -> None:
     with pytest.raises(ConfigError, match="plain"):
         asked = ["model=llama", "device=l4", "cache.cache_dtype='fp8'"]
         live_of(prepared_request(asked).prepared, Shelf(folder=None))
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
+    """Its head and its body are two writes: without the option the second one waits 40 ms."""
+    with listening(0) as listener, socket.create_connection(listener.getsockname()) as caller:
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert caller.getpeername()[0] == "127.0.0.1"

@@ -467,8 +467,13 @@ def test_kernels_of_some_block_sizes_get_only_those() -> None:
         rules=KVPIPE,
         kernel_sizes=(16, 64),
     )
-    sizes = {group.spec.block_size for group in make_plan(request).groups}
+    whole = replace(KVPIPE, splits_apart_pages=False)
+    sizes = {g.spec.block_size for g in make_plan(replace(request, rules=whole)).groups}
     assert sizes == {16, 64}
+    split = make_plan(request)
+    slot = split.ranks[0].config.bytes_per_block
+    for spec in {group.layer_spec(n) for group in split.groups for n in group.layer_names}:
+        assert spec.block_size in (16, 64) or not slot % spec.with_block_size(16).page_size_bytes
 
 
 def test_a_placement_that_puts_layers_outermost_keeps_equal_groups() -> None:

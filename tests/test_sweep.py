@@ -103,3 +103,9 @@ def test_a_job_that_was_killed_is_lost_not_forgotten(folder):
     (folder / "7").mkdir()
     row = row_of_job(folder, 7, job)
     assert (row["status"], row["exit_code"], row["overrides"]) == ("lost", 3, "cache=full")
+
+
+def test_a_launcher_that_is_not_installed_is_one_line_with_the_command(capsys) -> None:
+    assert run([*FOUR, "hydra/launcher=ray"]) == 2
+    line = "hydra/launcher: expected the launcher ray to be installed, got none"
+    assert capsys.readouterr().err == f"kvpipe: {line}; pip install hydra-ray-launcher\n"

@@ -6,13 +6,14 @@ vLLM is a stand-in here (vllm_stand_in.py); tests marked `live` start the real o
 from __future__ import annotations
 
 import logging
+import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 import vllm_stand_in as stand_in
 
-from kvpipe.integrations.vllm import hook, planning
+from kvpipe.integrations.vllm import hook, planning, register
 from kvpipe.integrations.vllm.settings import LeftAlone, Settings, settings_of
 
 MEMORY = 8 * 2**20
@@ -223,6 +224,55 @@ def test_a_core_with_another_planner_is_left_alone(warnings: pytest.LogCaptureFi
     hook.install(module, stand_in.core_of(stand_in.planner()), VERSION)
     assert not hasattr(module.get_kv_cache_configs, "is_kvpipe")
     assert "has another get_kv_cache_configs" in warnings.messages[0]
+
+
+def test_groups_that_the_engine_marks_as_a_drafts_are_left_alone(
+    warnings: pytest.LogCaptureFixture,
+) -> None:
+    module = installed()
+    own = module.get_kv_cache_groups
+
+    def get_kv_cache_groups(vllm_config: Any, specs: dict[str, Any]) -> list[Any]:
+        groups = own(vllm_config, specs)
+        groups[-1].is_eagle_group = True
+        return list(groups)
+
+    module.get_kv_cache_groups = get_kv_cache_groups  # type: ignore[attr-defined]
+    stays(module, warnings, "groups of a draft model are marked")
+    assert module.get_kv_cache_groups is get_kv_cache_groups
+
+
+def test_tables_that_cost_more_than_they_bring_are_not_made(
+    warnings: pytest.LogCaptureFixture,
+) -> None:
+    module = installed()
+    assert sizes(plan(module, {**OPTIMAL, "price_of_a_group": 0.2})) == [4, 3, 3, 4]
+    assert warnings.messages[-1].endswith("no other grouping is worth more")
+
+
+def test_two_plug_ins_of_which_the_other_comes_later_leave_its_groups(
+    warnings: pytest.LogCaptureFixture,
+) -> None:
+    """It replaced what the engine's planner calls after kvpipe took hold of the planner."""
+    module = installed()
+    own = module.get_kv_cache_groups
+
+    def theirs(vllm_config: Any, specs: dict[str, Any]) -> list[Any]:
+        names = [name for group in own(vllm_config, specs) for name in group.layer_names]
+        return list(module.create_kv_cache_group_specs(specs, [[name] for name in names]))
+
+    module.get_kv_cache_groups = theirs  # type: ignore[attr-defined]
+    assert sizes(plan(module, OPTIMAL)) == [1] * 14
+    assert "the engine's own plan stays" in warnings.messages[-1]
+    assert module.get_kv_cache_groups is theirs
+
+
+def test_an_engine_that_cannot_be_looked_at_starts_without_kvpipe(
+    monkeypatch: pytest.MonkeyPatch, warnings: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)  # what an import of it meets: an ImportError
+    register()
+    assert warnings.messages[0].startswith("kvpipe is left out: ")
 
 
 def test_our_own_fault_never_stops_an_engine(

@@ -38,7 +38,8 @@ def shown(text: str) -> list[str]:
     plain = _FENCED.sub("", rest)
     blocks += [line.strip() for line in plain.splitlines() if line.startswith("    ")]
     inline = [" ".join(code.split()) for code in _INLINE.findall(plain)]
-    found = [_COMMAND.fullmatch(line) for line in (*outputs, *blocks, *inline)]
+    typed = (part for line in (*outputs, *blocks, *inline) for part in line.split(" && "))
+    found = [_COMMAND.fullmatch(part) for part in typed]
     return list(dict.fromkeys(match[1] for match in found if match))
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import gcd
 from typing import Any
 
-from kvpipe.answers.regroupings import regroupings
+from kvpipe.answers.regroupings import in_equal_slots, is_less, regroupings
 from kvpipe.answers.remedies import PLENTY, advice, ways_out
+from kvpipe.answers.replan import replan
 from kvpipe.answers.trials import Goal, fits
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
-from kvpipe.pipeline import Prepared, Result, plan_with, prepare
-from kvpipe.request.changed import changed
+from kvpipe.pipeline import Prepared, Result, plan_with
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.text.figures import size
 
@@ -33,7 +32,7 @@ def advise(result: Result) -> Iterator[Note]:
     cap = result.plan.capacity
     if cap is None:
         return
-    yield from _group_size(result)
+    yield from _group_size(result, cap)
     yield from _giant_blocks(result)
     yield from _state_slots(result)
     yield from _fp8_gain(result, cap)
@@ -41,13 +40,6 @@ def advise(result: Result) -> Iterator[Note]:
     yield from _copies(result, cap)
     yield from _lowered(result)
     yield from regroupings(result)
-
-
-def replan(prepared: Prepared, memory: tuple[int, ...], changes: Mapping[str, Any]) -> Plan:
-    """The same request with some settings changed, in `memory` bytes a rank."""
-    made = prepare(changed(prepared.raw, changes))
-    ranks = len(made.resolved.ranks)
-    return plan_with(made, memory if len(memory) == ranks else memory[:1] * ranks, compared=())
 
 
 def _copies(result: Result, cap: Capacity) -> Iterator[Note]:
@@ -63,7 +55,7 @@ def _copies(result: Result, cap: Capacity) -> Iterator[Note]:
 
 
 # --- groups ---
-def _group_size(result: Result) -> Iterator[Note]:
+def _group_size(result: Result, cap: Capacity) -> Iterator[Note]:
     """Few layers of one kind set the size of all groups; draft layers most of all."""
     if not result.plan.padding:
         return
@@ -77,18 +69,15 @@ def _group_size(result: Result) -> Iterator[Note]:
         return
     who = "draft" if is_draft else fewest.kind
     wasted = " and ".join(f"{p.num_layers} places ({p.percent:.2f}%)" for p in padded)
-    ideal = gcd(*(len(names) for names in buckets.values()))
-    groups = sum(len(names) // ideal for names in buckets.values())
     text = (
         f"groups have {max(len(g.layer_names) for g in result.plan.groups)} layers because "
-        f"there are {len(buckets[fewest])} {who} layers, and leave {wasted} of the others empty; "
-        f"groups of {ideal} would leave none, in {groups} groups instead of "
-        f"{len(result.plan.groups)}"
+        f"there are {len(buckets[fewest])} {who} layers, and leave {wasted} of the others empty"
+        + in_equal_slots(result, cap)
     )
     if is_draft and _is_whole_without(result, drafting):
         text += "; planned without the draft, none is empty"
     changes = _without_draft(result) if is_draft else {_HYBRID: True}
-    tried = [(changes, "no layer is padded", lambda plan: not plan.padding)]
+    tried = [(changes, "no layer is padded", lambda plan: not plan.padding and is_less(plan, cap))]
     yield from _recommending(result.prepared, text, tried)
 
 

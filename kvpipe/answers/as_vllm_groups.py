@@ -7,7 +7,7 @@ by the rules of the release that the line is for, in the same bytes.
 
 from __future__ import annotations
 
-from kvpipe.answers.advice import replan
+from kvpipe.answers.replan import replan
 from kvpipe.answers.trials import asked_of_a_copy
 from kvpipe.answers.unserved import line_release
 from kvpipe.cache.plan import Capacity

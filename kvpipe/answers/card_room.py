@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from kvpipe.engines.planned import End
 from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared, profile_ranks
 from kvpipe.text.figures import size
 
 
-def _short_of_card(prepared: Prepared) -> int:
-    """Bytes of a rank that are missing; 0 where the card has them, where nothing was set by hand,
-    and on a CPU, whose weights no run loads."""
+def _short_of_card(prepared: Prepared, end: End) -> int:
+    """Bytes of a rank that are missing at that end of the memory; 0 where the card has them, where
+    nothing was set by hand, and on a CPU, whose weights no run loads."""
     given, resolved = prepared.config.cache.kv_cache_memory_bytes, prepared.resolved
     if given is None or resolved.device.type == "cpu":
         return 0
-    return max(rank.overcommitted_bytes for rank in profile_ranks(prepared).ranks)
+    profile = profile_ranks(prepared)
+    if end == "low":
+        return profile.over_at_worst_bytes
+    if end == "high":
+        return max(rank.over_at_best_bytes for rank in profile.ranks)
+    return max(rank.overcommitted_bytes for rank in profile.ranks)
 
 
-def check_card(prepared: Prepared) -> None:
+def check_card(prepared: Prepared, end: End = "best") -> None:
     """DoesNotFit, unless the user said that more is meant."""
-    missing, resolved = _short_of_card(prepared), prepared.resolved
+    missing, resolved = _short_of_card(prepared, end), prepared.resolved
     if not missing or prepared.config.cache.may_exceed_device:
         return
     given = prepared.config.cache.kv_cache_memory_bytes or 0

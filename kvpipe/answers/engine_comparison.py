@@ -8,10 +8,11 @@ from typing import Any
 
 from kvpipe.answers.block_plan import plan_blocks
 from kvpipe.answers.engine_question import question_of
+from kvpipe.answers.served import Served, refused, served
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import PlannedEngine
-from kvpipe.errors import ConfigError, KvpipeError, Problem, did_you_mean
+from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError, Problem, did_you_mean
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.plugins import REGISTRIES
 from kvpipe.request.confdir import shipped_option
@@ -20,12 +21,22 @@ from kvpipe.request.confdir import shipped_option
 @dataclass(frozen=True, kw_only=True)
 class Compared:
     """name: as it is chosen. plan None: refused, in the engine's words. exit_code: of the refusal
-    (1: it does not fit, 2: the request is wrong)."""
+    (1: it does not fit, 2: the request is wrong). served: at the ends of the memory's estimate
+    (None: the request is wrong)."""
 
     name: str
     plan: EnginePlan | None
+    served: Served | None = None
     refused: tuple[str, ...] = ()
     exit_code: int = 0
+
+    def word(self, asked: int) -> str:
+        """fits, may not fit, does not fit: of so many users of a copy; refused: not planned."""
+        return "refused" if self.served is None else self.served.word(asked)
+
+    def serves(self, asked: int) -> bool:
+        """By the best value of the memory, as exit codes go."""
+        return self.served is not None and self.served.best.users >= asked
 
 
 def compare_engines(prepared: Prepared, names: Sequence[str]) -> tuple[Compared, ...]:
@@ -49,12 +60,26 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def _one(prepared: Prepared, name: str) -> Compared:
+    made = None
     try:
-        return Compared(name=name, plan=plan_any(_chosen(prepared, name)))
+        made = _chosen(prepared, name)
+        plan = plan_any(made)
+        return Compared(name=name, plan=plan, served=served(made))
+    except DoesNotFit as error:
+        assert made is not None
+        return _refused(name, refused(made, error), served(made))
     except KvpipeError as error:
-        return Compared(
-            name=name, plan=None, refused=tuple(error.lines()), exit_code=error.exit_code
-        )
+        return _refused(name, error, None)
+
+
+def _refused(name: str, error: KvpipeError, ends: Served | None) -> Compared:
+    return Compared(
+        name=name,
+        plan=None,
+        served=ends,
+        refused=tuple(error.lines()),
+        exit_code=error.exit_code,
+    )
 
 
 def plan_any(prepared: Prepared) -> EnginePlan:

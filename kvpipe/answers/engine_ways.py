@@ -3,9 +3,10 @@ it and serve the users that were asked for, the least change first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,7 +16,7 @@ from kvpipe.answers.trials import asked_of_a_copy
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import PlannedEngine, halvings
-from kvpipe.errors import KvpipeError
+from kvpipe.errors import DoesNotFit, KvpipeError
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.changed import changed
 from kvpipe.specs.edges import largest, smallest
@@ -28,15 +29,13 @@ _STEP = 2**24  # bytes by which a cache that is set by hand is raised
 
 @dataclass(frozen=True, kw_only=True)
 class EngineAdvice:
-    """changes: settings by key. plan: made with them."""
+    """changes: settings by key; written: as typed. plan: made with them. is_sure: it serves at the
+    low end of the memory's estimate, too."""
 
     changes: Changes
+    written: str
     plan: EnginePlan
-
-    @property
-    def is_sure(self) -> bool:
-        """A planned engine has one memory, which its answer calls an estimate."""
-        return True
+    is_sure: bool
 
     @property
     def promise(self) -> str:
@@ -50,20 +49,26 @@ def serves(plan: EnginePlan, asked: int) -> bool:
 
 def engine_ways_line(prepared: Prepared) -> tuple[str, tuple[Changes, ...]]:
     """What serves the users that were asked for, in words, and as changes."""
-    return ways_told(list(islice(engine_ways(prepared), MOST_NAMED)))
+    ways = list(islice(engine_ways(prepared), MOST_NAMED))
+    return ways_told(sorted(ways, key=lambda way: not way.is_sure))
 
 
 def engine_ways(prepared: Prepared) -> Iterator[EngineAdvice]:
-    """Changes that were planned and serve, each of another setting."""
-    if (shorter := _shorter(prepared)) is not None:
-        yield shorter
+    """Changes that were planned and serve, each of another setting: of each the least that surely
+    serves, else the least that serves by the best value of the estimate."""
+    yield from _surest(lambda surely: _shorter(prepared, surely))
     for scale in _scales(prepared):
-        if (way := _least(prepared, scale)) is not None:
-            yield way
+        yield from _surest(partial(_least, prepared, scale))
 
 
-def _planned(prepared: Prepared, changes: Changes) -> EngineAdvice | None:
-    """The change as advice, if a fresh plan with it serves the users that were asked for."""
+def _surest(find: Callable[[bool], EngineAdvice | None]) -> Iterator[EngineAdvice]:
+    if found := find(True) or find(False):
+        yield found
+
+
+def _planned(prepared: Prepared, changes: Changes, surely: bool) -> EngineAdvice | None:
+    """The change as advice, if a fresh plan with it serves the users that were asked for; surely:
+    at the low end, too."""
     try:
         made = prepare(changed(prepared.raw, changes))
         plan = plan_engine(_engine(made), question_of(made))
@@ -71,7 +76,19 @@ def _planned(prepared: Prepared, changes: Changes) -> EngineAdvice | None:
         return None
     if not serves(plan, asked_of_a_copy(made)):
         return None
-    return EngineAdvice(changes=dict(changes), plan=plan)
+    is_sure = _serves_at_low_end(made)
+    if surely and not is_sure:
+        return None
+    written = prepared.as_typed(changes)
+    return EngineAdvice(changes=dict(changes), written=written, plan=plan, is_sure=is_sure)
+
+
+def _serves_at_low_end(made: Prepared) -> bool:
+    try:
+        plan = plan_engine(_engine(made), question_of(made, "low"))
+    except DoesNotFit:
+        return False
+    return serves(plan, asked_of_a_copy(made))
 
 
 def _engine(prepared: Prepared) -> PlannedEngine:
@@ -80,22 +97,22 @@ def _engine(prepared: Prepared) -> PlannedEngine:
     return engine
 
 
-def _shorter(prepared: Prepared) -> EngineAdvice | None:
+def _shorter(prepared: Prepared, surely: bool) -> EngineAdvice | None:
     """The longest length that serves."""
 
     def at(length: int) -> EngineAdvice | None:
-        return _planned(prepared, {_LENGTH: length})
+        return _planned(prepared, {_LENGTH: length}, surely)
 
     asked = prepared.resolved.limits.max_model_len
     longest = largest(1, asked - 1, lambda length: at(length) is not None)
     return at(longest) if longest is not None else None
 
 
-def _least(prepared: Prepared, scale: Sequence[Changes]) -> EngineAdvice | None:
+def _least(prepared: Prepared, scale: Sequence[Changes], surely: bool) -> EngineAdvice | None:
     """The first of the scale that serves, where more of the same does not hurt."""
 
     def at(index: int) -> EngineAdvice | None:
-        return _planned(prepared, scale[index])
+        return _planned(prepared, scale[index], surely)
 
     least = smallest(0, len(scale) - 1, lambda index: at(index) is not None)
     return at(least) if least is not None else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kvpipe.answers.plan_hints import plan_hints
-from kvpipe.answers.remedies import told
 from kvpipe.answers.trials import Trial, tried
 from kvpipe.cache.plan import Plan
 from kvpipe.notes import Hint, Note, Proposal
@@ -31,7 +30,7 @@ def _raised(prepared: Prepared, profile: MemoryProfile, plan: Plan) -> Iterable[
 
 def _told(prepared: Prepared, hint: Hint) -> Note:
     helping = list(_helping(prepared, hint))
-    words = (told_change(proposal) for proposal in helping)
+    words = (told_change(prepared, proposal) for proposal in helping)
     return Note(
         text=hint.text,
         knob=", or ".join(words) or hint.knob,
@@ -40,9 +39,9 @@ def _told(prepared: Prepared, hint: Hint) -> Note:
     )
 
 
-def told_change(proposal: Proposal) -> str:
+def told_change(prepared: Prepared, proposal: Proposal) -> str:
     """A change in words, with what it brings about."""
-    change = told(proposal.changes)
+    change = prepared.as_typed(proposal.changes)
     return f"{change}, {proposal.words}" if proposal.words else change
 
 

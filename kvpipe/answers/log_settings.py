@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvpipe.errors import KvpipeError
+from kvpipe.models.config_file import has_config
 
 if TYPE_CHECKING:  # needed for logs alone
     from kvpipe.logs.engine_log import EngineLog
@@ -42,7 +43,7 @@ def with_log_settings(
     if log is None:
         return filled, ()
     taken: list[str] = []
-    for key, value in log.settings.items():
+    for key, value in usable(log).items():
         section, _, name = key.partition(".")
         values = filled.get(section)
         if key in said or not isinstance(values, Mapping) or name not in values:
@@ -51,6 +52,14 @@ def with_log_settings(
             filled[section] = {**values, name: value}
             taken.append(f"{key}={value}")
     return filled, tuple(taken)
+
+
+def usable(log: EngineLog) -> dict[str, Any]:
+    """The log's settings; a draft model only where its folder is here, too, as logs are often read
+    elsewhere: its layers are not known then."""
+    draft = log.settings.get("model.draft")
+    is_known = draft is None or draft == "mtp" or has_config(draft)
+    return {k: v for k, v in log.settings.items() if is_known or k != "model.draft"}
 
 
 def _log_of(raw: Mapping[str, Any]) -> EngineLog | None:

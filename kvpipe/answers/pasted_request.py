@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from kvpipe.answers.log_settings import usable
 from kvpipe.answers.pasted_checkpoint import unmet_word
 from kvpipe.engines.other_servers import server_of_another
 from kvpipe.engines.pasted import Pasted, image_release, read_pasted
@@ -201,7 +202,7 @@ def _of_log(log: EngineLog | None) -> dict[str, Any]:
     """Its settings, its share of the card, and what others held of it."""
     if log is None:
         return {}
-    settings = dict(log.settings)
+    settings = usable(log)
     if log.utilization is not None and log.engine == "vllm":
         settings["cache.gpu_memory_utilization"] = log.utilization
     if log.held_by_others:

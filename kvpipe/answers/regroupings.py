@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvpipe.answers.remedies import Advice, advice
+from kvpipe.answers.replan import replan
 from kvpipe.answers.trials import Goal, Promise, fits
 from kvpipe.cache.plan import Capacity, Plan
+from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result, block_rules
 from kvpipe.text.figures import count, percent, size
@@ -32,6 +34,33 @@ def regroupings(result: Result) -> Iterator[Note]:
     yield from _newer_release(result, cap)
     yield from _blocks_outermost(result, cap)
     yield from _in_flight(result, cap)
+
+
+def is_less(plan: Plan, cap: Capacity) -> bool:
+    """Whether a request takes fewer bytes in steady state."""
+    return plan.capacity is not None and plan.capacity.steady_bytes < cap.steady_bytes
+
+
+def in_equal_slots(result: Result, cap: Capacity) -> str:
+    """What the same layers take in equal slots, where that is less; "" elsewhere: then no other way
+    to group them is known that takes less."""
+    limits, plan = result.prepared.resolved.limits, result.plan
+    same = {
+        "engine": "kvpipe",
+        "grouping": "hybrid",
+        "scheduler.max_model_len": plan.limits.max_model_len,
+        "scheduler.max_num_batched_tokens": limits.max_num_batched_tokens,
+        "scheduler.max_num_seqs": result.prepared.resolved.max_num_seqs,
+    }
+    try:
+        made = replan(result.prepared, result.profile.available_kv_bytes, same)
+    except KvpipeError:
+        return ""
+    other = made.capacity
+    if other is None or made.padding or not _takes_less(cap)(made):
+        return ""
+    tables = count(len(made.groups), "block table")
+    return f"; in equal slots (engine=kvpipe) {_saved(cap, other)}, in {tables}"
 
 
 def _tried(

@@ -31,21 +31,18 @@ NONE_FITS = "No single change of settings makes it fit"
 _CONVERTS_FP8 = (8, 0)  # compute capability: vLLM reads weights of 8 bits from there on
 
 
-def told(changes: Mapping[str, Any]) -> str:
-    """As it is written on a command line."""
-    return " ".join(f"{k}={'null' if v is None else v}" for k, v in changes.items())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """changes: settings by key. promise: what they bring about, in words. trial: with them."""
+    """changes: settings by key; written: as the user would type them. promise: what they bring
+    about, in words. trial: with them."""
 
     changes: Mapping[str, Any]
+    written: str
     promise: str
     trial: Trial = field(repr=False)
 
     def __str__(self) -> str:
-        return told(self.changes)
+        return self.written
 
     @property
     def plan(self) -> Plan:
@@ -66,7 +63,8 @@ def advice(
     length = trial.plan.limits.max_model_len
     if words and length < trial.plan.requested_len:  # auto, which takes what there is
         words += f", of {length:,} tokens"
-    return Advice(changes=dict(changes), promise=words, trial=trial)
+    written = prepared.as_typed(changes)
+    return Advice(changes=dict(changes), written=written, promise=words, trial=trial)
 
 
 def surest(find: Callable[[Goal], Advice | None], goal: Goal = ANY) -> Advice | None:
@@ -92,10 +90,13 @@ def ways_line(prepared: Prepared, goal: Goal = ANY) -> tuple[str, tuple[Mapping[
 
 
 class Way(Protocol):
-    """is_sure: at the low end of an estimate, too."""
+    """written: the changes, as the user would type them. is_sure: at the low end of an estimate,
+    too."""
 
     @property
     def changes(self) -> Mapping[str, Any]: ...
+    @property
+    def written(self) -> str: ...
     @property
     def promise(self) -> str: ...
     @property
@@ -104,7 +105,7 @@ class Way(Protocol):
 
 def ways_told(ways: Sequence[Way]) -> tuple[str, tuple[Mapping[str, Any], ...]]:
     """Planned ways in one line, and as changes."""
-    said = [(f"{told(way.changes)} ({way.promise})", way.is_sure) for way in ways]
+    said = [(f"{way.written} ({way.promise})", way.is_sure) for way in ways]
     return in_a_sentence(by_sureness(said, "; ")), tuple({**way.changes} for way in ways)
 
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from kvpipe.answers.as_asked import SEQS, as_asked, missing_blocks
+from kvpipe.answers.as_asked import LENGTH, SEQS, AsAsked, as_asked, missing_of
 from kvpipe.answers.finding import Finding
+from kvpipe.answers.trials import Trial, planned_or_why
 from kvpipe.cache.load import ENDS, Load, of_a_copy, running
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, KvpipeError, Problem
-from kvpipe.pipeline import Prepared, plan_of, plan_with, prepare
+from kvpipe.pipeline import Prepared, plan_with, prepare
 from kvpipe.request.changed import changed, estimated
 from kvpipe.request.confdir import shipped_cards, shipped_option
 from kvpipe.request.schema import check_section
@@ -46,13 +47,6 @@ def read_want(raw: Any, prepared: Prepared) -> Want:
         )
     assert isinstance(want, Want)
     return want
-
-
-@dataclass(frozen=True)
-class _Refused:
-    """Why a setting gives no plan at all."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -93,34 +87,33 @@ class Search:
     def findings(self) -> Iterator[Finding]:
         yield self.cache_memory()
         if self.prepared.resolved.device.type != "cpu":
-            yield as_asked(self.prepared, self.load)
+            yield self.as_asked.finding
             yield self.utilization()
             yield self.tensor_parallel()
             yield self.largest_max_num_seqs()
             yield self.longest()
         yield self.device()
 
+    @cached_property
+    def as_asked(self) -> AsAsked:
+        return as_asked(self.prepared, self.load)
+
     # --- one candidate ---
-    def plan(self, changes: Mapping[str, Any], length: int) -> Plan | _Refused:
-        """The plan with some settings changed, for requests of `length` tokens, or why there is
-        none. Memory is estimated, unless its size is set."""
-        raw = self.prepared.raw
-        of_length = {"scheduler.max_model_len": length}
-        try:
-            return plan_of(prepare(changed(raw, estimated(raw) | of_length | dict(changes))))
-        except KvpipeError as error:
-            return _Refused(error.lines()[0])
+    def planned(
+        self, changes: Mapping[str, Any], length: int = 0, requests: int = 0
+    ) -> Trial | str:
+        """The wanted load with these changes, or why there is no plan of it. Memory is estimated,
+        unless its size is set. The scheduler is let run as many at once, unless they say how
+        many."""
+        if (requests or self.requests) > self.prepared.resolved.max_num_seqs:
+            changes = {SEQS: requests or self.requests, **changes}
+        memory, of_length = estimated(self.prepared.raw), {LENGTH: length or self.length}
+        return planned_or_why(self.prepared, memory | of_length | dict(changes))
 
     def missing(self, changes: Mapping[str, Any], length: int = 0, requests: int = 0) -> str:
-        """Why the wanted load does not fit with these changes; "" where it does. The scheduler is
-        let run as many at once, unless they say how many."""
-        requests = requests or self.requests
-        if requests > self.prepared.resolved.max_num_seqs:
-            changes = {SEQS: requests, **changes}
-        plan = self.plan(changes, length or self.length)
-        if isinstance(plan, _Refused):
-            return plan.reason
-        return missing_blocks(plan, requests)
+        """Why the wanted load does not fit with these changes; "" where it does."""
+        trial = self.planned(changes, length, requests)
+        return missing_of(trial, requests or self.requests)
 
     # --- searches ---
     def cache_memory(self) -> Finding:

@@ -75,10 +75,15 @@ def replanned(prepared: Prepared, changes: Mapping[str, Any]) -> Trial:
     return Trial(prepared=made, profile=profile, plan=plan)
 
 
+def planned_or_why(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | str:
+    """The same; where it is refused, the first line that says why."""
+    try:
+        return replanned(prepared, changes)
+    except KvpipeError as error:
+        return error.lines()[0]
+
+
 def tried(prepared: Prepared, changes: Mapping[str, Any]) -> Trial | None:
     """The same; None where it is refused, or holds nothing."""
-    try:
-        trial = replanned(prepared, changes)
-    except KvpipeError:
-        return None
-    return trial if fits(trial.plan) else None
+    trial = planned_or_why(prepared, changes)
+    return None if isinstance(trial, str) or not fits(trial.plan) else trial

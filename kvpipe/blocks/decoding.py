@@ -126,6 +126,17 @@ class Decoding:
             self._complete(rows[i])
 
     # --- parts -----------------------------------------------------------------------------------
+    def grant(self, rows: list[int], stored: list[int]) -> tuple[BlockCopy, ...]:
+        """What those rows need for one more token each, beside others that need nothing."""
+        granter = self.granter
+        if len(rows) == 1 and granter.grant_one(rows[0], stored[0]):
+            return ()
+        if len(rows) > self.few and granter.grant_steady(
+            np.array(rows, np.intp), np.array(stored, np.int64)
+        ):
+            return ()
+        return self._grant(rows, stored)
+
     def _grant(self, rows: list[int], stored: list[int]) -> tuple[BlockCopy, ...]:
         """Whatever changes for rows at which something does."""
         if self.granter.grant_few(rows, stored):

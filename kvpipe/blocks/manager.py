@@ -33,6 +33,7 @@ from kvpipe.blocks.request import BlockCopy, LiveRequest, PrefixStats, SwappedRe
 from kvpipe.blocks.scratch import StepArray, StepScratch
 from kvpipe.blocks.seats import Seats
 from kvpipe.blocks.slots import Slots
+from kvpipe.blocks.standing import StandingBatch
 from kvpipe.blocks.step import GroupSlots
 from kvpipe.blocks.table import GroupTable
 from kvpipe.cache.plan import KVCacheConfig, Plan
@@ -178,6 +179,11 @@ class BlockManager:
             return self._drafts.step(requests, token_ids, num_draft_tokens)
         return self._decoding.step(requests, token_ids)
 
+    def standing_batch(self) -> StandingBatch:
+        """A batch of requests that decode, of which a step looks at those only that need blocks:
+        for an engine that is simulated. Its members leave it before another call names them."""
+        return StandingBatch(self._decoding)
+
     def accept(self, request: Hashable, num_accepted: int, token_ids: Sequence[int] = ()) -> None:
         """The first num_accepted drafts of the request's last step are stored from now on; the rest
         is rejected, as all are that are not accepted before the request's next grant. token_ids:
@@ -304,11 +310,12 @@ class BlockManager:
 
     def block_ids(self, request: Hashable, group: int | str) -> Ids:
         """The blocks that the request holds in a group, in order of their index."""
-        return self.tables[self.group_index(group)].blocks(self._seats.find(request).row)
+        live = self._seats.standing.get(request) or self._seats.find(request)
+        return self.tables[self.group_index(group)].blocks(live.row)
 
     @property
     def live_requests(self) -> tuple[Hashable, ...]:
-        return tuple(self._seats.live)
+        return (*self._seats.live, *self._seats.standing)
 
     @property
     def swapped_requests(self) -> tuple[Hashable, ...]:

@@ -26,6 +26,7 @@ class Seats:
     def __init__(self, num_rows: int) -> None:
         self.live: dict[Hashable, LiveRequest] = {}
         self.swapped: dict[Hashable, SwappedRequest] = {}
+        self.standing: dict[Hashable, LiveRequest] = {}  # a `StandingBatch` has them
         self.num_tokens = np.zeros(num_rows, np.int64)
         self.stored_of = self.num_tokens.data  # the same memory, for one row at a time
         self.pending: list[MutableSequence[int]] = [_DISCARD] * num_rows
@@ -49,6 +50,17 @@ class Seats:
         self._last_batch, self._last_array = ([], []), None
         self._at_row[live.row] = None
         self._free_rows.append(live.row)
+
+    def set_standing(self, live: LiveRequest) -> None:
+        """A batch keeps count of the request from now on: nobody else finds it."""
+        self._last_batch, self._last_array = ([], []), None
+        del self.live[live.name], self._row_of[live.name]
+        self.standing[live.name] = live
+
+    def end_standing(self, live: LiveRequest) -> None:
+        del self.standing[live.name]
+        self.live[live.name] = live
+        self._row_of[live.name] = live.row
 
     def at(self, row: int) -> LiveRequest:
         live = self._at_row[row]
@@ -86,7 +98,7 @@ class Seats:
 
     def refuse_new(self, request: Hashable) -> None:
         """BlockError where a request of this name, or any, cannot be seated."""
-        if request in self.live or request in self.swapped:
+        if request in self.live or request in self.swapped or request in self.standing:
             raise BlockError(f"request {request!r} is live already")
         self.refuse_full()
 
@@ -99,4 +111,6 @@ class Seats:
     def _why_not_live(self, request: Hashable) -> str:
         if request in self.swapped:
             return f"request {request!r} is swapped out: swap it in first"
+        if request in self.standing:
+            return f"request {request!r} decodes in a standing batch: let it leave first"
         return f"request {request!r} is not live: it is finished, or was never added"

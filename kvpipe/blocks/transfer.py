@@ -38,36 +38,41 @@ class BlockMover:
         for one in copies:
             pairs_of.setdefault(one.group, []).append((one.src, one.dst))
         for group, pairs in pairs_of.items():
-            for ratio, views in self._views(group):
-                sources = _kernel_blocks(np.array([src for src, _ in pairs]), ratio)
-                targets = _kernel_blocks(np.array([dst for _, dst in pairs]), ratio)
+            for ids, views in self._views(group):
+                sources = _kernel_blocks(np.array([src for src, _ in pairs]), ids)
+                targets = _kernel_blocks(np.array([dst for _, dst in pairs]), ids)
                 both = list(zip(sources, targets, strict=True))
                 self.buffers.backend.copy_blocks(self.buffers.buffers, views, both)
 
     def save(self, group: int, blocks: Ids) -> list[Array]:
         """The content of those blocks of a group in host memory."""
         return [
-            self.buffers.backend.pack(self.buffers.buffers, views, _kernel_blocks(blocks, ratio))
-            for ratio, views in self._views(group)
+            self.buffers.backend.pack(self.buffers.buffers, views, _kernel_blocks(blocks, ids))
+            for ids, views in self._views(group)
         ]
 
     def restore(self, group: int, blocks: Ids, saved: Sequence[Array]) -> None:
         """Put what `save` returned into as many other blocks of the group."""
-        for (ratio, views), packed in zip(self._views(group), saved, strict=True):
-            ids = _kernel_blocks(blocks, ratio)
-            self.buffers.backend.unpack(self.buffers.buffers, views, ids, packed)
+        for (ids, views), packed in zip(self._views(group), saved, strict=True):
+            listed = _kernel_blocks(blocks, ids)
+            self.buffers.backend.unpack(self.buffers.buffers, views, listed, packed)
 
-    def _views(self, group: int) -> list[tuple[int, list[ArrayView]]]:
-        """The arrays of a group's layers, by how many of their blocks make up a manager block."""
-        by_ratio: dict[int, list[ArrayView]] = {}
+    def _views(self, group: int) -> list[tuple[Held, list[ArrayView]]]:
+        """The arrays of a group's layers, by which of their blocks make up a manager block."""
+        by_ids: dict[Held, list[ArrayView]] = {}
         addresses = self.buffers.addresses
         for layer in addresses.layers:
             for view in layer.views if layer.group == group else ():
-                by_ratio.setdefault(view.shape[0] // addresses.num_blocks, []).append(view)
-        return sorted(by_ratio.items(), key=lambda item: item[0])
+                ids = view.kernel_ids(addresses.num_blocks)
+                by_ids.setdefault((ids.held, ids.apart), []).append(view)
+        return sorted(by_ids.items(), key=lambda item: item[0])
 
 
-def _kernel_blocks(blocks: Ids, ratio: int) -> list[int]:
+Held = tuple[int, int]  # kernel blocks of a block, and ids from one block to the next
+
+
+def _kernel_blocks(blocks: Ids, ids: Held) -> list[int]:
     """The kernel blocks that manager blocks are made of, in order."""
-    expanded: list[int] = (blocks[:, None] * ratio + np.arange(ratio)).ravel().tolist()
+    held, apart = ids
+    expanded: list[int] = (blocks[:, None] * apart + np.arange(held)).ravel().tolist()
     return expanded

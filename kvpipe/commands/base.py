@@ -31,7 +31,8 @@ class Command(ABC):
     """One word of the command line.
 
     summary: what it answers, one line, for somebody who has never seen a KV cache. reads: the
-    config sections that it reads and other commands do not. example: a whole command line that
+    config sections that it reads and other commands do not; wants: the keys of `want` that it
+    looks at (others are refused). example: a whole command line that
     works. word: the setting that a bare word after the command sets ("": none). files: what a
     job leaves in its folder, its document first. columns: what the table of a sweep shows of
     each job, beside its status and its overrides; legend: the lines under the table that
@@ -41,6 +42,7 @@ class Command(ABC):
 
     summary: ClassVar[str]
     reads: ClassVar[tuple[str, ...]] = ()
+    wants: ClassVar[tuple[str, ...]] = ()
     example: ClassVar[str]
     files: ClassVar[tuple[str, ...]]
     word: ClassVar[str] = ""

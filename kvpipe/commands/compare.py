@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared, check_names, compare_engines
+from kvpipe.answers.lacking import fewer_users, not_one
+from kvpipe.answers.served import VERDICTS
 from kvpipe.answers.speed import speed_of
 from kvpipe.answers.trials import asked_of_a_copy
 from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
@@ -21,9 +23,12 @@ from kvpipe.report.base import Answer
 from kvpipe.report.cards import cards
 from kvpipe.report.comparison import Fastest, document, sections
 from kvpipe.report.identity import model_words, where
+from kvpipe.report.last_line import last_line
 from kvpipe.report.sweep_table import Column, figure
+from kvpipe.request.want import requests_asked
 from kvpipe.text.lines import lay_out
 
+_VERBS = dict(zip(VERDICTS, ("can", "may", "cannot"), strict=True))
 _OURS = "kvpipe"  # whose rules a run has that names no engine
 SHOWN = ("vllm", "sglang", "llama_cpp", "transformers", "tensorrt_llm")
 
@@ -33,10 +38,14 @@ class Compare(Command):
         engines: list[str]
 
     summary = "Engines side by side: users, tokens, what is lost, what each prints, its flags"
+    wants = ("requests",)
     example = "kvpipe compare model=llama device=h100_80gb scheduler.max_model_len=8192"
     files = ("compare.json", "cards.svg")
     columns = tuple(Column(title=name, align="r", text=figure(f"users_{name}")) for name in SHOWN)
-    legend = (f"users of max_model_len, steady ({ENDS['steady']}), by engine; - where it refuses",)
+    legend = (
+        f"users of max_model_len on all copies, steady ({ENDS['steady']}), by engine; - where it "
+        "refuses",
+    )
     fields = tuple(f"users_{name}" for name in SHOWN)
 
     @classmethod
@@ -66,16 +75,22 @@ class Compare(Command):
         heading = f"{model_words(resolved)} on {where(resolved)}{uncounted}"
         fastest = _fastest(prepared, found)
         users = {each.name: each.plan.users.steady for each in found if each.plan is not None}
-        asked, most = asked_of_a_copy(prepared), max(users.values(), default=0)
-        serves = most >= asked
+        asked, copies = asked_of_a_copy(prepared), resolved.parallel.dp
+        serves = any(each.serves(asked) for each in found)
+        words = {each.word(asked) for each in found}
+        if status == "fits":
+            word = next((word for word in VERDICTS if word in words), "does not fit")
+            status = word.replace(" ", "_")
+        status = status if serves or status == "may_not_fit" else "does_not_fit"
         return Answer(
-            status=status if serves else "does_not_fit",
+            status=status,
+            verdict=last_line(status.replace("_", " "), _by_verdict(found, asked)),
             exit_code=0 if serves else 1,
-            lines=partial(lay_out, sections(found, heading, length, fastest)),
-            document=document(found, prepared, fastest),
+            lines=partial(lay_out, sections(found, heading, length, asked, fastest)),
+            document=document(found, prepared, asked, fastest),
             pictures={"cards.svg": cards(found, f"{heading}, {length:,} tokens")},
-            fields={f"users_{name}": count for name, count in users.items()},
-            complaints=() if serves else (_none(asked, most, length),),
+            fields={f"users_{name}": copies * count for name, count in users.items()},
+            complaints=() if serves else (_none(prepared, found),),
         )
 
     def _names(self, prepared: Prepared) -> list[str]:
@@ -85,11 +100,20 @@ class Compare(Command):
         return names if said or own == _OURS else [own, *names]
 
 
-def _none(asked: int, most: int, length: int) -> str:
+def _by_verdict(found: Sequence[Compared], asked: int) -> str:
+    """`vllm, sglang fit; llama_cpp may not fit`."""
+    named = {word: [e.name for e in found if e.word(asked) == word] for word in VERDICTS}
+    said = [f"{', '.join(names)} {_VERBS[word]}" for word, names in named.items() if names]
+    return "; ".join(said) or "no engine plans it"
+
+
+def _none(prepared: Prepared, found: Sequence[Compared]) -> str:
+    resolved, asked = prepared.resolved, requests_asked(prepared.config.want)
+    length, copies = resolved.limits.max_model_len, resolved.parallel.dp
     if asked == 1:
-        return f"command.engines: no engine runs one request of {length:,} tokens here"
-    key = "want.requests: no engine runs"
-    return f"{key} {asked:,} requests of {length:,} tokens at once here, {most:,} at most"
+        return not_one(length, "runs under any engine here")
+    most = max((each.served.best.users for each in found if each.served), default=0)
+    return fewer_users(asked, copies * most, length, " at most, under any engine here")
 
 
 def _beside_weights(prepared: Prepared) -> tuple[str, str]:

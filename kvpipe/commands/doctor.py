@@ -35,6 +35,7 @@ class Doctor(Command):
         path: str | None
 
     summary = "A log or a command line: where the memory went, what is wrong, the line to run"
+    wants = ("requests",)
     example = "kvpipe doctor sample"
     files = ("diagnosis.json",)
     word: ClassVar[str] = "command.path"

@@ -7,6 +7,8 @@ from functools import partial
 
 from kvpipe.answers.engine_question import question_of
 from kvpipe.answers.engine_ways import engine_ways_line, serves
+from kvpipe.answers.lacking import fewer_users, not_one
+from kvpipe.answers.served import Served, refused, served_by_engine, straddling_words
 from kvpipe.cache.load import of_a_copy
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
@@ -14,11 +16,13 @@ from kvpipe.engines.planned import PlannedEngine
 from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
-from kvpipe.report.engine_plan import document, sections, summary
+from kvpipe.report.engine_plan import document, document_of_ends, sections, summary
 from kvpipe.report.identity import model_words, where
+from kvpipe.report.last_line import last_line
 from kvpipe.request.want import requests_asked
-from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, lay_out
+
+_WIDTH = 80  # columns of a verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,39 +48,39 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
     try:
         plan = plan_engine(engine, question_of(prepared))
     except DoesNotFit as error:
-        raise error if job is not None else error.with_advice(*engine_ways_line(prepared)) from None
+        if job is None:
+            error = error.with_advice(*engine_ways_line(prepared))
+        raise refused(prepared, error) from None
     resolved = prepared.resolved
     load = _Asked(requests=requests_asked(prepared.config.want), copies=resolved.parallel.dp)
-    fits = serves(plan, load.of_a_copy)
-    told = "" if fits else _fewer(plan, load)
+    ends, fits = served_by_engine(prepared, engine), serves(plan, load.of_a_copy)
+    word = ends.word(load.of_a_copy)
+    told = () if fits else _fewer(plan, load, ends, word)
     line, changes = engine_ways_line(prepared) if told and job is None else ("", ())
     advice = {"advice": [dict(change) for change in changes]} if line else {}
     return Answer(
-        status="fits" if fits else "does_not_fit",
+        status=word.replace(" ", "_"),
         exit_code=0 if fits else 1,
         lines=partial(lay_out, sections(plan, model_words(resolved), where(resolved))),
-        verdict=_verdict(plan, load),
-        document=document(plan, prepared) | advice,
-        fields=summary(plan),
-        complaints=tuple(filter(None, (told, line))),
+        verdict=_verdict(plan, load, ends, word),
+        document=document(plan, prepared) | document_of_ends(ends) | advice,
+        fields=summary(plan, load.copies, fits),
+        complaints=tuple(filter(None, (*told, line))),
     )
 
 
-def _verdict(plan: EnginePlan, load: _Asked) -> Line:
-    """In 60 columns."""
-    running = load.copies * plan.users.steady if plan.users.peak else 0
-    text = f"{count(running, 'request')} of {count(plan.length, 'token')}, {load.requests:,} asked"
-    return Line(f"{text} for", "good" if running >= load.requests else "bad")
+def _verdict(plan: EnginePlan, load: _Asked, ends: Served, word: str) -> Line:
+    """In 80 columns."""
+    running = load.copies * ends.best.users
+    text = f"{load.requests:,} of {plan.length:,} tokens, {running:,} run"
+    whole = last_line(word, f"{text}, {ends.cache_words}")
+    return whole if len(whole.text) <= _WIDTH else last_line(word, text)
 
 
-def _fewer(plan: EnginePlan, load: _Asked) -> str:
+def _fewer(plan: EnginePlan, load: _Asked, ends: Served, word: str) -> tuple[str, ...]:
+    may = (straddling_words(ends.high),) if word == "may not fit" else ()
     if not plan.users.peak and plan.users.steady >= load.of_a_copy:
-        return (
-            f"scheduler.max_model_len: not one request of {plan.length:,} tokens can read its "
-            f"prompt under {plan.engine}"
-        )
-    return (
-        f"want.requests: {count(load.requests, 'request')} of {count(plan.length, 'token')} at "
-        f"once were asked for, {load.copies * plan.users.steady:,} run under {plan.engine}: "
-        f"{plan.users.limit} is full"
-    )
+        return (not_one(plan.length, f"can read its prompt under {plan.engine}"), *may)
+    running, whose = load.copies * plan.users.steady, f" under {plan.engine}"
+    full = f": {plan.users.limit} is full"
+    return (fewer_users(load.requests, running, plan.length, whose, full), *may)

@@ -22,6 +22,7 @@ from kvpipe.errors import Problem
 from kvpipe.pipeline import Prepared, block_rules
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity, model_words
+from kvpipe.report.last_line import last_line
 from kvpipe.request.schema import check_section
 from kvpipe.request.want import Want
 from kvpipe.text.figures import count
@@ -33,6 +34,7 @@ class Find(Command):
     summary = "What a load needs: the cache, share of the card, cards and device that serve it"
     reads = ("want", "trace")
     files = ("find.json",)
+    wants = tuple(Want.model_fields)
     example = "kvpipe find model=llama device=h100_80gb want.requests=48 want.length=8192"
 
     @classmethod
@@ -62,7 +64,8 @@ class Find(Command):
         }
         return Answer(
             status=status,
-            exit_code=1 if status == "does_not_fit" else 0,
+            exit_code=0 if _serves(search, status) else 1,
+            verdict=_verdict(search, status),
             lines=partial(lay_out, [_section(search, findings)]),
             document=found,
             fields={finding.question: finding.answer or None for finding in findings},
@@ -76,6 +79,20 @@ def _status(findings: Sequence[Finding]) -> str:
         if finding.question == QUESTION:
             return str(finding.value)
     return "fits" if findings[-1].setting else "does_not_fit"
+
+
+def _serves(search: Search, status: str) -> bool:
+    """A load that the best value of an estimate refuses is not served, though it may fit."""
+    if search.prepared.resolved.device.type == "cpu":
+        return status == "fits"
+    return search.as_asked.serves
+
+
+def _verdict(search: Search, status: str) -> Line:
+    device = search.prepared.resolved.device
+    where = f"{device.name}, as asked" if device.type != "cpu" else "some device"
+    load = f"{count(search.want.requests, 'request')} of {count(search.length, 'token')}"
+    return last_line(status.replace("_", " "), f"{load} on {where}")
 
 
 def _section(search: Search, findings: Sequence[Finding]) -> Section:
@@ -93,10 +110,16 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
                 "cache.kv_cache_memory_bytes is set; as asked: as `kvpipe run` plans it",
                 "faint",
             ),
-            *(Line(finding.setting) for finding in findings if finding.setting),
+            *(Line(_typed(search.prepared, f.setting)) for f in findings if f.setting),
             *(Line(f"{f.question}: {f.limit}", "faint") for f in findings if f.limit),
         ],
     )
+
+
+def _typed(prepared: Prepared, setting: str) -> str:
+    """A setting in the words of the user's own line."""
+    key, _, value = setting.partition("=")
+    return prepared.as_typed({key: int(value) if value.isdecimal() else value})
 
 
 def _copies(search: Search) -> Iterator[Line]:

@@ -18,7 +18,7 @@ from kvpipe.errors import ConfigError, DoesNotFit, Problem, problems_of
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.request.config import Count
-from kvpipe.request.want import requests_asked
+from kvpipe.request.want import Want, requests_asked
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section, lay_out
 
@@ -42,18 +42,20 @@ class Page(Command):
         cards: Stops
 
     summary = "One HTML file, no network: sliders, the memory map, a table, the command"
+    wants = tuple(Want.model_fields)
     example = "kvpipe page llama-3.1-8b --on h100 command.lengths=[8192] command.cards=[1,2]"
     files: ClassVar[tuple[str, ...]] = ("page.json", "page.html")
 
     @classmethod
     def wrong(cls, raw: Mapping[str, Any]) -> Sequence[Problem]:
-        from kvpipe.commands.unread_wants import unread
+        from kvpipe.commands.unread_wants import of_users, unread
         from kvpipe.page.asked import wrong_stops
         from kvpipe.page.sources import check_folder
 
         folder = raw["command"].get("folder")
         found = problems_of(lambda: check_folder(folder)) if isinstance(folder, str) else ()
-        return [*found, *unread(raw), *dict.fromkeys(wrong_stops(raw))]
+        length = of_users(raw)
+        return [*found, *unread(raw), *length, *dict.fromkeys(wrong_stops(raw))]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         """ConfigError for a folder that is no sweep's, or more plans than a page holds."""

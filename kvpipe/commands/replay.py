@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.cache_range import cache_words, poorest
+from kvpipe.answers.served import refused
 from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
 from kvpipe.commands.base import Command
-from kvpipe.errors import ConfigError, Problem, problems_of
+from kvpipe.errors import ConfigError, DoesNotFit, Problem, problems_of
 from kvpipe.pipeline import Prepared, plan_with, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
+from kvpipe.report.last_line import last_line
 from kvpipe.report.sweep_table import Column, figure
+from kvpipe.text.figures import count
 from kvpipe.text.lines import Line
 from kvpipe.text.meanwhile import meanwhile
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:  # they import numpy, which no plan does
 class Replay(Command):
     summary = "A trace of real requests, step by step, through the block manager on this plan"
     reads = ("trace", "want")
+    wants = ("requests", "token_ms", "first_token_ms", "wait_ms", "percentile")
     example = "kvpipe replay model=llama device=h100_80gb trace=azure_code_sample"
     columns = (
         Column(title="together", align="r", text=figure("max_running")),
@@ -63,8 +67,11 @@ class Replay(Command):
         timed = is_timed(trace.options, speed.bound)
         if not timed and (wrong := list(unknowable(waits, speed.why))):
             raise ConfigError(wrong)
-        profile = profile_ranks(prepared)
-        plan = plan_with(prepared, profile.available_kv_bytes, compared=())
+        try:
+            profile = profile_ranks(prepared)
+            plan = plan_with(prepared, profile.available_kv_bytes, compared=())
+        except DoesNotFit as error:
+            raise refused(prepared, error) from None
         with meanwhile(sys.stderr if job is None else None) as tell:  # a sweep has a bar of its own
             result = replay(
                 requests,
@@ -86,8 +93,11 @@ class Replay(Command):
         on = f"{heading}, {cache_words(poorest(profile))}{uncounted_words(resolved, profile)}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
         served = status_beside_weights(resolved, profile)
+        status = "does_not_fit" if complaints else served
+        about = f"{count(len(requests), 'request')} replayed on {heading}"
         return Answer(
-            status="does_not_fit" if complaints else served,
+            status=status,
+            verdict=last_line(status.replace("_", " "), about),
             exit_code=1 if complaints else 0,
             lines=lambda width: map(Line, render(result, on, width, timing, again).split("\n")),
             document={**document, "step_time": timing, "recomputed_tokens": again},

@@ -25,7 +25,7 @@ from kvpipe.report.of_run import report_input
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
 from kvpipe.report.sweep_table import Column, figure
-from kvpipe.report.verdict import running_at_once, verdict_of
+from kvpipe.report.verdict import Verdict, running_at_once, verdict_of
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.text.figures import count, size
@@ -48,6 +48,7 @@ class Run(Command):
         document: Literal["folded", "full"]
 
     summary = "Does it fit, how many requests, what is wasted: planned, allocated, bound, proved"
+    wants = ("requests",)
     example = "kvpipe run model=llama3_70b device=h200 parallel=tp2"
     columns = (
         Column(title="max len", align="r", text=figure("max_model_len")),
@@ -57,7 +58,8 @@ class Run(Command):
         Column(title="waste", align="r", text=_waste),
     )
     legend = (
-        "peak, steady: requests of max len that fit. waste: of the KV bytes, steady state",
+        "peak, steady: requests of max len that fit, on all copies",
+        "waste: of the KV bytes, steady state",
         "what each engine would print: in the CSV",
     )
     fields = tuple(name for name in FIELDS if name != "printed")
@@ -79,6 +81,8 @@ class Run(Command):
         try:
             result = execute(prepared)
         except DoesNotFit as error:
+            from kvpipe.answers.served import refused  # as all of a refusal, loaded where one is
+
             if prepared.config.plugins["profiling"].name == "log":
                 from kvpipe.commands._refused_log import answer_of_refusal
 
@@ -86,12 +90,13 @@ class Run(Command):
                     return answer
             if job is not None:  # a sweep compares its own changes
                 asked = requests_asked(prepared.config.want)
-                raise (error.without_knob() if asked > 1 else error) from None
+                told = error.without_knob() if asked > 1 else error
+                raise refused(prepared, told) from None
             from kvpipe.answers.remedies import advised
 
-            raise advised(prepared, error) from error
+            raise refused(prepared, advised(prepared, error)) from error
         answer = answer_of(report_input(result, job), full=self.options.document == "full")
-        if answer.status != "does_not_fit" or job is not None:
+        if answer.exit_code != 1 or job is not None:
             return answer
         from kvpipe.answers.remedies import ways_line
 
@@ -104,10 +109,10 @@ class Run(Command):
             return {}
         from kvpipe.report.overflow import overflow_map
 
-        resolved = prepared.resolved
+        resolved, (says, *advice) = prepared.resolved, error.lines()
         return {
             "memory_map.svg": overflow_map(
-                error.demand, error.lines()[0], model_words(resolved), resolved.device.name
+                error.demand, says, model_words(resolved), resolved.device.name, " ".join(advice)
             )
         }
 
@@ -115,17 +120,18 @@ class Run(Command):
 def answer_of(report: ReportInput, *, full: bool = False) -> Answer:
     """What a finished run answers. full: a document in which nothing is folded."""
     document = plan_document(report)
-    status, exit_code, complaints = _verdict(report)
+    verdict = verdict_of(report)
+    status, exit_code, complaints = _outcome(report, verdict)
     return Answer(
         status=status,
         exit_code=exit_code,
         complaints=complaints,
         lines=partial(_long, report),
         screen=partial(first_screen, report) if report.log is None else None,  # its terms matter
-        verdict=_verdict_line(report),
+        verdict=Line(verdict.short, verdict.style),
         document=document if full else folded(document),
         pictures={"memory_map.svg": memory_map(document)},
-        fields={} if status == "failed" else summary(document),
+        fields={} if status == "failed" else {**summary(document), "fits": exit_code == 0},
     )
 
 
@@ -135,20 +141,17 @@ def _long(report: ReportInput, width: int) -> Iterable[Line]:
     return lay_out(contents(report), width)
 
 
-def _verdict_line(report: ReportInput) -> Line:
-    verdict = verdict_of(report)
-    return Line(verdict.short, verdict.style)
-
-
-def _verdict(report: ReportInput) -> tuple[str, int, tuple[str, ...]]:
+def _outcome(report: ReportInput, verdict: Verdict) -> tuple[str, int, tuple[str, ...]]:
     """status, exit code, and why it is not "fits"."""
     if wrong := _unproven(report.verify):
         return "failed", 3, (wrong,)
-    verdict = verdict_of(report)
-    if verdict.status != "does_not_fit":
+    if verdict.serves:
         return verdict.status, 0, ()
+    from kvpipe.answers.served import straddling_words
+
     why = _holds_nothing(report.plan) or _holds_fewer(report) or verdict.short
-    return verdict.status, 1, (why,)
+    may = () if report.held_at_most is None else (straddling_words(report.held_at_most),)
+    return verdict.status, 1, (why, *may)
 
 
 def _holds_fewer(report: ReportInput) -> str:
@@ -156,10 +159,13 @@ def _holds_fewer(report: ReportInput) -> str:
     running = running_at_once(report)
     if running is None or running >= report.requests_asked:
         return ""
-    return (
-        f"want.requests: {count(report.requests_asked, 'request')} of "
-        f"{count(report.plan.limits.max_model_len, 'token')} at once were asked for, {running:,} "
-        "run; `kvpipe find` with the same settings says what would serve them"
+    from kvpipe.answers.lacking import fewer_users
+
+    return fewer_users(
+        report.requests_asked,
+        running,
+        report.plan.limits.max_model_len,
+        more="; `kvpipe find` with the same settings says what would serve them",
     )
 
 

@@ -39,6 +39,7 @@ class ServePage(Command):
         folder: str | None
 
     summary = "The page on 127.0.0.1 with any model: choose or drop a file, each change planned"
+    wants = ("requests",)
     example = "kvpipe serve-page --on h100"
     files = ("served.json",)
     stays: ClassVar[bool] = True
@@ -111,16 +112,20 @@ def _serve(live: Live, port: int, url: str, prepared: Prepared) -> None:
     config = uvicorn.Config(
         app, host=HOST, port=port, log_level="warning", access_log=False, server_header=False
     )
-    with _listening(port) as listener:
+    with listening(port) as listener:
         print(f"kvpipe: {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
 
 
-def _listening(port: int) -> socket.socket:
-    """ConfigError where somebody else has the port."""
+def listening(port: int) -> socket.socket:
+    """A socket of this machine alone; ConfigError where somebody else has the port."""
     try:
-        return socket.create_server((HOST, port))
+        listener = socket.create_server((HOST, port))
+        # asyncio sets it on sockets that it made itself; without it an answer, whose head and body
+        # are two writes, waits 40 ms for the browser's acknowledgement of the first.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         got = f"{port} ({error.strerror})"
         knob = "set command.port=8766"

@@ -88,10 +88,14 @@ class EngineRules(Engine):
     # and others, too, unless what they store is in `unpaddable`. pad: all that do not divide are.
     unify_pages: Literal["refuse", "pad_states", "pad"] = "pad"
     unpaddable: frozenset[Stores] = frozenset()
+    compressed_rows: bool = False  # rows of several tokens beside others are planned as it does
     packed_groups: bool = False  # layouts that start with B may mix page sizes
 
     # --- from memory to blocks -----------------------------------------------------------------
     pool: Literal["tensors", "one_allocation"] = "tensors"
+    # Kernels are given block tables in which a page's smaller blocks may lie apart from the next
+    # page's, with other layers' pages between. (vLLM 0.32 splits no such page.)
+    splits_apart_pages: bool = False
     # What num_gpu_blocks_override stands for: the count alone (the fit is still checked against the
     # profiled memory), the memory itself, or a count that the memory must hold.
     override: Literal["count", "memory", "checked_count"] = "checked_count"

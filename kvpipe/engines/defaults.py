@@ -121,6 +121,20 @@ DEFAULTS: tuple[Row, ...] = (
         source="the only size of the decode kernel, where the processor has no AMX tiles",
     ),
     Row(
+        rule="cpu_kernel_block",
+        value=16,
+        until=(0, 29, 0),
+        source="v1/attention/backends/cpu_attn.py, 0.28.0; 0.29 was not looked at",
+        certain=False,
+    ),
+    Row(
+        rule="cpu_kernel_block",
+        value=32,
+        since=(0, 29, 0),
+        source="v1/attention/backends/cpu_attn.py, 0.30.0 and 0.32.0; started in docs/live.md",
+        certain=False,
+    ),
+    Row(
         rule="chunked_prefill_beyond",
         value=32768,
         until=(0, 8, 0),
@@ -186,7 +200,7 @@ def defaults_of(
         max_num_batched_tokens=tokens,
         max_num_seqs=min(seqs, asked_tokens or tokens),
         gpu_memory_utilization=chosen["gpu_memory_utilization"],
-        max_concurrent_batches=_batches(parsed, chosen["async_scheduling"], pp),
+        max_concurrent_batches=_batches(parsed, device_type, chosen["async_scheduling"], pp),
         hybrid_prefix_caching=chosen["hybrid_prefix_caching"],
         graphs_reserved=chosen["graphs_reserved"],
     )
@@ -214,9 +228,12 @@ def _batch(
     return (2048 if server else 8192), 256
 
 
-def _batches(version: Version, is_async: bool, pp: int) -> int:
+def _batches(version: Version, device_type: str, is_async: bool, pp: int) -> int:
     """Steps in flight: pipeline stages, or two under asynchronous scheduling; one more for the
-    pipeline from 0.26 on (model runner V2)."""
+    pipeline from 0.26 on (model runner V2). On a CPU scheduling is never asynchronous
+    (platforms/cpu.py, 0.28.0 to 0.32.0)."""
+    if device_type == "cpu":
+        return pp
     if version >= (0, 26, 0):
         return pp + 1
     return 2 if is_async and pp == 1 else pp
@@ -225,6 +242,11 @@ def _batches(version: Version, is_async: bool, pp: int) -> int:
 def block_size_on_a_cpu(version: str, kinds: Collection[str]) -> int:
     """Tokens a block has there if nobody sets it; kinds: of the model's caches."""
     return int(_value("cpu_latent_block_size" if "mla" in kinds else "cpu_block_size", version))
+
+
+def kernel_block_on_a_cpu(version: str) -> int:
+    """Tokens that a block of attention is a multiple of there."""
+    return int(_value("cpu_kernel_block", version))
 
 
 def declared_cache_wins(version: str) -> bool:

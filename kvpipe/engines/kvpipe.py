@@ -6,4 +6,4 @@ and a plan stands only if one request really fits: all groups counted, the null 
 
 from kvpipe.engines.base import EngineRules
 
-PLUGIN = EngineRules(name="kvpipe", source="kvpipe", groups="slots")
+PLUGIN = EngineRules(name="kvpipe", source="kvpipe", groups="slots", splits_apart_pages=True)

@@ -75,12 +75,11 @@ class LlamaCpp(PlannedEngine):
     # --- memory -> budget ---
     def budget_steps(self, question: Question, rank: RankQuestion) -> Iterator[Step]:
         asked = self.options.compute_buffer_bytes
-        logits = self.options.n_ubatch * question.model.vocab_size * LOGIT_BYTES
         yield free_at_start(question, "free", "the driver's memory")
         yield weights(rank, "inferred", "; a GGUF of another type has its own size")
         yield Step(
             name="compute buffers",
-            num_bytes=-(logits if asked == "auto" else asked),
+            num_bytes=-(self._compute_bytes(question) if asked == "auto" else asked),
             how="estimated" if asked == "auto" else "set",
             mark="inferred",
             source=f"at least the logits of {self.options.n_ubatch} tokens; the log prints them "
@@ -93,6 +92,12 @@ class LlamaCpp(PlannedEngine):
             mark="read",
             source="what automatic fitting leaves on a device",
         )
+
+    def _compute_bytes(self, question: Question) -> int:
+        """The logits are the least of it; at worst the widest layer's arrays live beside them."""
+        tokens = self.options.n_ubatch
+        logits = tokens * question.model.vocab_size * LOGIT_BYTES
+        return logits + (question.activations(tokens, 1) if question.end == "low" else 0)
 
     def proposals(self, question: Question) -> Iterator[Sequence[Mapping[str, Any]]]:
         kinds = [kind for kind in ("q8_0", "q4_0") if kind != self.options.type_k]

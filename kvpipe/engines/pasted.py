@@ -52,6 +52,8 @@ _NUMBER = re.compile(
 )
 _LENGTH, _FITTED = "scheduler.max_model_len", ("auto", "-1")  # the words for what fits
 _IMAGE = re.compile(r"vllm-openai:v?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})")
+_SAYS = re.compile(r"\[[\w.]{1,80}\.py:\d{1,6}\] ")  # where a server's own sentence begins
+_COMMAND_BEGINS = ("vllm ", "python", "exec ")
 _IS_FLAG = re.compile(r"--?[A-Za-z]")
 _LIST_ITEM = re.compile(r"[ \t]{0,80}- {1,4}(.{1,2000})")
 
@@ -124,6 +126,9 @@ def _of_line(line: str) -> Iterator[list[str]]:
         if isinstance(array, list) and all(isinstance(word, str) for word in array):
             yield array
             return
+    said = _SAYS.search(line)  # "[x.py:89] Restart vllm serve with --enable-scale-out to ..."
+    if said and not line[said.end() :].startswith(_COMMAND_BEGINS):
+        return
     if "vllm" in line or "--" in line:
         yield _words(line)
 

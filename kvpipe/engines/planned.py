@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import Self
@@ -26,6 +26,10 @@ from kvpipe.text.figures import GIB
 
 # Hundredths of memory that may be advised for a cache: what stays is for steps and graphs.
 HIGHEST_SHARE = 95
+
+
+# Of the memory that is left for a cache, where what stands beside it is an estimate.
+End = Literal["low", "best", "high"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,8 @@ class RankQuestion:
 class Question:
     """What an engine is asked. length: tokens of a request. requests, batched_tokens: as the user
     set them (None: the engine's own default). cache_bytes: set by hand, of one rank. activations:
-    (tokens, requests of a step) -> bytes, estimated."""
+    (tokens, requests of a step) -> bytes, estimated. end: of the memory that all estimates in it
+    are for."""
 
     model: ModelGeometry
     served_dtype: str
@@ -72,6 +77,7 @@ class Question:
     draft_tokens: int = 0
     draft_layers: int = 0
     cache_bytes: int | None = None
+    end: End = "best"
     activations: Callable[[int, int], int] = field(default=lambda tokens, requests: 0)
 
     @property

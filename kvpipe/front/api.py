@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvpipe.commands.base import Command
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.files.atomic import write_atomic
-from kvpipe.front.prepared import prepared_request
-from kvpipe.front.words import flags_to_words, words_to_overrides
+from kvpipe.front.prepared import as_typed, prepared_request
+from kvpipe.front.words import flags_to_words, typed_words, words_to_overrides
 from kvpipe.models.base import ModelGeometry, ModelReader
 from kvpipe.pipeline import Prepared, Result, execute
 from kvpipe.plugins import COMMANDS
@@ -94,9 +94,16 @@ def run(
     """All five stages on the composed request; nothing is printed and nothing is written.
 
     overrides: as on the command line (`"cache=sliding"`, `"cache.block_size=32"`). ConfigError
-    (every problem) or DoesNotFit otherwise. The result owns its memory until it is dropped.
+    (every problem) or DoesNotFit otherwise (its `status` is "may_not_fit" where the high end of the
+    memory's estimate would hold it). The result owns its memory until it is dropped.
     """
-    made = execute(_prepared("run", overrides, config_dir))
+    prepared = _prepared("run", overrides, config_dir)
+    try:
+        made = execute(prepared)
+    except DoesNotFit as error:
+        from kvpipe.answers.served import refused  # as all of a refusal
+
+        raise refused(prepared, error) from None
     return RunResult(**{field.name: getattr(made, field.name) for field in fields(Result)})
 
 
@@ -147,11 +154,13 @@ def _prepared(
     name: str, overrides: Iterable[str | PathLike[str]], config_dir: str | PathLike[str] | None
 ) -> Prepared:
     """ConfigError where they name another command than the one that answers."""
-    words = flags_to_words(_listed(overrides))
+    listed = _listed(overrides)
+    words = flags_to_words(listed)
     named = words[0].replace("-", "_") if words else ""
     words = words if named in COMMANDS else [name, *words]
     folder = _folder(config_dir)
-    prepared = prepared_request(words_to_overrides(words, folder), config_dir=folder).prepared
+    request = prepared_request(words_to_overrides(words, folder), config_dir=folder)
+    prepared = as_typed(request, typed_words(listed)).prepared
     chosen = prepared.config.plugins["command"].name
     if chosen != name:
         knob = (

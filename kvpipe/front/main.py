@@ -12,13 +12,16 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kvpipe.errors import ConfigError, KvpipeError, Problem
 from kvpipe.files.named import in_words, named
 from kvpipe.front.pydantic_alone import without_plugins
 from kvpipe.front.warned import warnings_as_lines
 from kvpipe.text.clean import clean
+
+if TYPE_CHECKING:  # --version and --help need none of it
+    from kvpipe.request.typed import Typed
 
 
 def main() -> None:
@@ -97,12 +100,13 @@ def _dispatch(arguments: list[str]) -> int:
     # All that a command line composes, the user's own YAML with it, is Hydra's to list.
     if of_help and ("all" not in arguments or len(arguments) == 2):
         return _help(arguments)
-    from kvpipe.front.words import flags_to_words, words_to_overrides
+    from kvpipe.front.words import flags_to_words, typed_words, words_to_overrides
 
     arguments = [word for word in arguments if word != "all" or "--help" not in arguments]
     words = flags_to_words(arguments)
+    typed = typed_words(arguments)
     if not any(word.startswith("-") for word in words):  # no flag of Hydra's: it is not needed
-        return _run_one(words_to_overrides(words), None, None, None)
+        return _run_one(words_to_overrides(words), typed, None, None, None)
     from kvpipe.request.hydra_private import flags_parser
 
     parser = flags_parser()
@@ -124,7 +128,7 @@ def _dispatch(arguments: list[str]) -> int:
         from kvpipe.front.hydra_front import run_hydra
 
         return run_hydra(args, parser)
-    return _run_one(args.overrides, args.config_dir, args.config_path, args.config_name)
+    return _run_one(args.overrides, typed, args.config_dir, args.config_path, args.config_name)
 
 
 def _help(arguments: Sequence[str]) -> int:
@@ -148,10 +152,14 @@ def _refuse_arguments(message: str) -> NoReturn:
 
 
 def _run_one(
-    overrides: list[str], config_dir: str | None, config_path: str | None, config_name: str | None
+    overrides: list[str],
+    typed: Typed,
+    config_dir: str | None,
+    config_path: str | None,
+    config_name: str | None,
 ) -> int:
     from kvpipe.files.folders import new_folder, save_config
-    from kvpipe.front.prepared import prepared_request
+    from kvpipe.front.prepared import as_typed, prepared_request
     from kvpipe.request.confdir import CONFIG_NAME
     from kvpipe.request.plain_yaml import dump_yaml
 
@@ -161,6 +169,7 @@ def _run_one(
         config_path=config_path,
         config_name=config_name or CONFIG_NAME,
     )
+    request = as_typed(request, typed)
 
     def make_folder() -> Path:
         folder = new_folder(request.wanted_folder())

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from kvpipe.answers.log_settings import said_by, with_log_settings
 from kvpipe.commands.base import Command
 from kvpipe.commands.loads import wrong_loads
+from kvpipe.commands.unread_wants import not_read
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.confdir import CONFIG_NAME
 from kvpipe.request.plain_yaml import dump_yaml
 from kvpipe.request.quick import quick_choices, quick_compose, quick_folder
+from kvpipe.request.typed import Typed
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -29,6 +31,11 @@ class PreparedRequest:
     prepared: Prepared
     config: Callable[[], str]
     wanted_folder: Callable[[], Path]
+
+
+def as_typed(request: PreparedRequest, typed: Typed) -> PreparedRequest:
+    """The same, whose advice is in the words of the line that it came from."""
+    return replace(request, prepared=replace(request.prepared, typed=typed))
 
 
 def prepared_values(raw: Mapping[str, Any], overrides: Sequence[str]) -> Prepared:
@@ -89,7 +96,9 @@ def _of_command(raw: Mapping[str, Any]) -> Sequence[Problem]:
     if not isinstance(name, str) or name not in COMMANDS:
         return loads
     command: type[Command] = COMMANDS.get(name)
-    return [*loads, *command.wrong(raw)]
+    found = [*loads, *command.wrong(raw)]
+    wrong = {problem.key for problem in found}  # told once: what is wrong with its value
+    return [*found, *(each for each in not_read(name, command.wants, raw) if each.key not in wrong)]
 
 
 def _quickly(raw: dict[str, Any], overrides: Sequence[str]) -> PreparedRequest:

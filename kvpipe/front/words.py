@@ -18,6 +18,7 @@ from kvpipe.front.pasted_words import is_pasted_line, pasted_to_one_word, withou
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.bounded_words import check_words
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, near_names, option_named
+from kvpipe.request.typed import Typed
 
 FLAGS = {
     "--on": "device",
@@ -62,6 +63,21 @@ def flags_to_words(arguments: Sequence[str]) -> list[str]:
         words.append(f"{FLAGS[flag]}={given}")
     _check_once(said, words)
     return words
+
+
+def typed_words(arguments: Sequence[str]) -> Typed:
+    """By which word each setting of the line was said, and its card."""
+    said, devices = {}, ""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        word, equals, value = argument.partition("=")
+        key = FLAGS.get(word) or SHORT_KEYS.get(word, word)
+        if word not in FLAGS and not equals:
+            continue
+        said[key] = word
+        if key == "device":
+            devices = value if equals else following
+    match = _COUNTED.fullmatch(devices)
+    return Typed(said=said, card=match[2] if match else devices, is_counted=match is not None)
 
 
 def _check_flag(flag: str) -> None:

@@ -29,6 +29,7 @@ from kvpipe.cache.buffers import KVBuffers
 from kvpipe.cache.plan import Plan
 from kvpipe.cache.scratch import refuse_scratch
 from kvpipe.errors import ConfigError, Problem
+from kvpipe.layouts.kernel_ids import KernelIds
 from kvpipe.specs.base import CacheLayer
 from kvpipe.stages.binding.transformers_cache.bound import allocate
 from kvpipe.stages.binding.transformers_cache.match import PlannedCache
@@ -139,9 +140,11 @@ class OwnCache:
         ids = self.manager.block_table(layer, [request])[0]
         length = self.manager.num_tokens(request)
         first = int((ids > 0).argmax()) * size
-        table = self._tensor(ids)
+        kernel = self._kernel_ids(address)
+        table = self._tensor(kernel.table(ids, np.arange(kernel.held, dtype=ids.dtype)))
+        buffers, rows = self.buffers.buffers, kernel.table_rows
         found = [
-            backend.gather(self.buffers.buffers[view.buffer], view, table, length, size)[first:]
+            backend.gather(buffers[view.buffer], view, table, length, rows)[first:]
             for view in address.views
         ]
         return Seen(first=first, keys=found[0], values=found[1] if len(found) > 1 else None)
@@ -152,12 +155,16 @@ class OwnCache:
         return tuple(self.buffers.arrays(layer).values())
 
     def slot_mapping(self, layer: str) -> Any:
-        """[T] int64: block * N + position in it, of each new token."""
-        return self._tensor(self.manager.slot_mapping(layer))
+        """[T] int64: kernel block * N + position in it, of each new token, N as `pages` has it."""
+        kernel = self._kernel_ids(self._address(layer))
+        return self._tensor(kernel.slots(self.manager.slot_mapping(layer)))
 
     def block_table(self, layer: str) -> Any:
-        """[R, W] int32 of the step's requests; below 1 where no block is held."""
-        return self._tensor(self.manager.block_table(layer, self.requests))
+        """[R, W] int32 of the step's requests; below 1 where no block is held. An entry is a block
+        of the plan, or a kernel block where these lie apart (`ArrayView.kernel_ids`)."""
+        kernel = self._kernel_ids(self._address(layer))
+        blocks = self.manager.block_table(layer, self.requests)
+        return self._tensor(kernel.table(blocks, np.arange(kernel.held, dtype=blocks.dtype)))
 
     @property
     def seq_lens(self) -> Any:
@@ -169,6 +176,9 @@ class OwnCache:
         pool = self.manager.pool
         held: int = (pool.num_blocks - 1 - pool.num_free) * self.manager.config.bytes_per_block
         return held
+
+    def _kernel_ids(self, address: LayerAddresses) -> KernelIds:
+        return address.views[0].kernel_ids(self.buffers.addresses.num_blocks)
 
     def _address(self, layer: str) -> LayerAddresses:
         addresses = self.buffers.addresses

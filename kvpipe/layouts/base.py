@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kvpipe.layouts.kernel_ids import KernelIds
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec, PageArray
 
 
@@ -27,6 +28,8 @@ class ArrayView:
         offset + b * strides[0] + n * strides[1] + h * strides[2] + c * itemsize   (bytes)
     where slot s is block s // N', token s % N' (a row, where one row stands for several tokens).
     State arrays: shape [B, *state_shape]; block b at offset + b * strides[0], the rest contiguous.
+    ids_apart: kernel blocks from one block of the manager to the next, where other layers' pages
+    lie between (None: those of the block itself).
     """
 
     layer: str
@@ -37,6 +40,16 @@ class ArrayView:
     offset: int  # bytes
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes, one a dimension
+    ids_apart: int | None = None
+
+    def kernel_ids(self, num_blocks: int) -> KernelIds:
+        """Of token arrays. num_blocks: of the manager."""
+        count, rows = self.shape[0], self.shape[1]
+        if self.ids_apart is None:
+            held = count // max(num_blocks, 1) or 1
+            return KernelIds(held=held, apart=held, rows=rows)
+        held = count - (num_blocks - 1) * self.ids_apart
+        return KernelIds(held=held, apart=self.ids_apart, rows=rows)
 
     def columns(self, start: int, stop: int) -> ArrayView:
         """Numbers [start, stop) of every head as an array of their own (MLA: latent, then rope)."""
@@ -44,7 +57,7 @@ class ArrayView:
         return replace(self, offset=offset, shape=(*self.shape[:-1], stop - start))
 
     def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,16 +216,17 @@ class Layout(LayoutChoice):
         """The arrays of one layer, [B', N', H, D] each."""
         arrays = spec.page_arrays()
         split = place.block_size // place.kernel_block_size
+        apart = _ids_apart(spec, place, split)
         sizes = {
             "L": place.num_layers,
-            "B": place.num_blocks * split,
+            "B": max(0, place.num_blocks - 1) * apart + split if place.num_blocks else 0,
             "H": arrays[0].num_heads,
             "N": place.kernel_block_size // arrays[0].tokens_per_row,
         }
         placed = axis_strides(place.order, sizes, [_row_bytes(array) for array in arrays])
         views = []
         for array, (start, strides) in zip(arrays, placed, strict=True):
-            block = strides["B"] if place.block_stride is None else place.block_stride // split
+            block = strides["B"] if place.block_stride is None else place.block_stride // apart
             layer = place.layer_index * strides.get("L", 0)
             views.append(
                 ArrayView(
@@ -224,6 +238,7 @@ class Layout(LayoutChoice):
                     offset=place.offset + layer + start,
                     shape=(sizes["B"], sizes["N"], sizes["H"], array.width),
                     strides=(block, strides["N"], strides["H"], DTYPE_BYTES[array.dtype]),
+                    ids_apart=apart if apart != split else None,
                 )
             )
         return tuple(views)
@@ -246,6 +261,18 @@ class Layout(LayoutChoice):
             shape=tuple(axes[axis][0] for axis in self.native_order),
             strides=tuple(axes[axis][1] for axis in self.native_order),
         )
+
+
+def kernel_page_bytes(spec: KVCacheSpec, kernel_block_size: int) -> int:
+    """Bytes that one kernel block of a layer takes, without padding."""
+    return sum(array.num_bytes(kernel_block_size) for array in spec.page_arrays())
+
+
+def _ids_apart(spec: KVCacheSpec, place: PagePlace, split: int) -> int:
+    """Kernel blocks from one block to the next; a block that is not split is one."""
+    if split == 1 or place.block_stride is None:
+        return split
+    return place.block_stride // kernel_page_bytes(spec, place.kernel_block_size)
 
 
 def _row_bytes(array: PageArray) -> int:

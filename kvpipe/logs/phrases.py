@@ -24,6 +24,10 @@ COUNT = re.compile(r"([\d,]{1,120})")
 RATIO = re.compile(r"(\d{1,120}(?:\.\d{1,40})?|\.\d{1,40})")  # ends before a sentence's full stop
 PADDING = re.compile(r"([\d,]{1,40}) padding layers, may waste at most ([\d.]{1,40})%")
 WORD = re.compile(r"(?:torch\.)?([A-Za-z][\w.]{0,40})")
+# Methods that store a cache: a model of its own, or prediction layers of the file itself.
+DRAFT = re.compile(
+    r"'((?:eagle3?|draft_model)', model='[^']{1,4096}(?=')|(?:\w{1,40}_)?mtp'(?=, model='))"
+)
 RELEASE = re.compile(r"v?(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?:[.+-]?[A-Za-z][\w.+-]{0,60})?)")
 TRUTH = re.compile(r"(True|False|true|false)")
 _OVERLONG = re.compile(r"-?[\d.,]{110,}")

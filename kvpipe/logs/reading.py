@@ -131,8 +131,8 @@ class LogReader:
                 who = self._speaker(text, begin)
                 self._of(engine, who).take(phrase, values, who, at, text.line)
         found = [text.find(words) for words in engine.errors if words in present]
-        if found:
-            begin = text.sentence_begins(min(found))
+        begin = text.sentence_begins(min(found)) if found else 0
+        if found and not text.line[:begin].endswith("`"):  # not an example of one in a warning
             self._of(engine, self._speaker(text, begin)).fails(text.line[begin:])
 
     def _serves(self, text: Text) -> None:

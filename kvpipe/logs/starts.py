@@ -24,6 +24,7 @@ from kvpipe.text.clean import whole_sentences
 _LEAST = ("available_kv",)
 _MOST = ("weights", "peak_torch")
 _OF_THE_ENGINE = ("needed",)  # sizes that no rank has
+_LENGTH = "scheduler.max_model_len"
 _CAPACITY = ("kv_tokens", "num_gpu_blocks")
 LONGEST_SAID = 240  # characters of a line that are kept
 LONGEST_ERROR = 480
@@ -183,11 +184,14 @@ class Starts:
         now = self.now
         for rank, parts in now.pools.items():
             now.ranks.setdefault(rank, {})["pools"] = Figure.sum(parts)
+        _said_exactly(now)
         lines = {copy: _fewest(found) for copy, found in now.capacities.items()}
         poorest = _fewest(list(lines.values())) if lines else Capacity()
         settings = _settings(self.engine, now.printed)
         if "concurrency_len" in now.counts:  # a log without its head
-            settings.setdefault("scheduler.max_model_len", now.counts["concurrency_len"])
+            settings.setdefault(_LENGTH, now.counts["concurrency_len"])
+            if "fitted" in now.facts:  # its head has the length before
+                settings[_LENGTH] = now.counts["concurrency_len"]
         counts = {**now.counts, **_counts_of(poorest)}
         return EngineLog(
             engine=self.engine.name,
@@ -209,6 +213,16 @@ class Starts:
             load=now.load,
             notes=notes,
         )
+
+
+def _said_exactly(now: _Start) -> None:
+    """Bytes of the cache that were set, where the rounded figure stands for them, too: a tiny cache
+    is printed as 0.00 GiB."""
+    asked = now.counts.get("kv_cache_memory_bytes")
+    for figures in now.ranks.values():
+        printed = figures.get("available_kv")
+        if asked is not None and printed is not None and printed.low <= asked <= printed.high:
+            figures["available_kv"] = Figure.exact(asked)
 
 
 def _fewest(lines: list[Capacity]) -> Capacity:

@@ -12,13 +12,18 @@ from typing import Any, TypeGuard
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models.base import MAX_LAYERS
 
-PROBE_HINT = "model.probe=true asks transformers instead"
+PROBE_HINT = "model.probe=true asks transformers instead"  # said only where that can help
+BY_HAND = (
+    "write its geometry: a copy of conf/model/llama.yaml as DIR/model/NAME.yaml, "
+    "then --config-dir DIR model=NAME"
+)
 LARGEST = 2**31 - 1  # of any size or length: far beyond every model, and products stay exact
 LARGEST_RATIO = 1_000_000
 
 
-def unreadable(key: str, expected: str, got: object, knob: str = PROBE_HINT) -> ConfigError:
-    """The error of a config.json that this reader will not guess about."""
+def unreadable(key: str, expected: str, got: object, knob: str = "") -> ConfigError:
+    """The error of a config.json that this reader will not guess about. knob: what helps, where
+    something does: a wrong value is mended in the file, for transformers refuses it, too."""
     return ConfigError(Problem(f"config.json: {key}", expected, str(got), knob))
 
 

@@ -34,7 +34,8 @@ class CacheGeometry:
 
     name: full layer name ("model.layers.3.self_attn.attn"). shares_with: name of the cache that is
     read instead, for KV sharing. layer: index of the model layer, for pipeline stages. since: what
-    vLLM reads otherwise than the file from a release on, that release -> fields.
+    vLLM reads otherwise than the file from a release on, that release -> fields. stored_otherwise:
+    how vLLM keeps it, where that is not planned here.
     """
 
     name: str
@@ -43,6 +44,7 @@ class CacheGeometry:
     fields: Mapping[str, Any]
     shares_with: str | None = None
     since: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    stored_otherwise: str = ""
 
     def whole(self, name: str, default: int) -> int:
         """A field that is a whole number from 1 on; the default for every other value, which the

@@ -8,13 +8,14 @@ from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
-from kvpipe.models._values import Values
+from kvpipe.models._values import BY_HAND, Values
 from kvpipe.models.base import CacheGeometry, ModelGeometry, RankParameters
 from kvpipe.models.config_file import ConfigFile, config_file
 from kvpipe.models.families import families
-from kvpipe.models.families.base import PROBE_HINT, Config, Family, Weight, unreadable
+from kvpipe.models.families.base import Config, Family, Weight, unreadable
 from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unknown_keys
 from kvpipe.models.families.classes import class_facts, facts_of, has_parts
+from kvpipe.models.families.encoders import as_decoder
 from kvpipe.models.families.refused import REASONS
 from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme, kv_scale_bytes
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
@@ -79,7 +80,6 @@ _OF_WHOLE = ("tie_word_embeddings", "vision_config")
 _NOT_OF_A_MODEL = (
     "is this the config.json that lies beside a model's weights? (not a tokenizer or adapter file)"
 )
-_BY_HAND = "write its geometry into a file of conf/model instead"
 
 
 def _unknown_type(file: ConfigFile) -> ConfigError:
@@ -90,8 +90,9 @@ def _unknown_type(file: ConfigFile) -> ConfigError:
     got = f"'{file.model_type}'" if file.text.get("model_type") else "none"
     if reason := REASONS.get(file.model_type) or REASONS.get(whole):
         got = got if file.model_type in REASONS else f"'{whole}'"
-        return unreadable("model_type", expected, f"{got}: {reason}", _BY_HAND)
-    knob = f"{PROBE_HINT}; {did_you_mean(file.model_type, families())}"
+        return unreadable("model_type", expected, f"{got}: {reason}", BY_HAND)
+    newer = "or model.probe=true where a newer transformers has the type"
+    knob = f"{did_you_mean(file.model_type, families())}; else {BY_HAND}, {newer}"
     return unreadable("model_type", expected, got, knob)
 
 
@@ -180,7 +181,7 @@ def _check_generates(file: ConfigFile, caches: tuple[CacheGeometry, ...]) -> Non
     if generates(file.raw) and all(cache.spec == "encoder_only" for cache in caches):
         names = ", ".join(map(str, file.raw.get("architectures") or ()))
         expected = f"a {file.model_type} that encodes, for which alone it is read"
-        raise unreadable("architectures", expected, printable(names))
+        raise unreadable("architectures", expected, printable(names), as_decoder(file.model_type))
 
 
 # vLLM, config/model.py: yarn stretches what it is told in 0.17.0 and 0.28.0; from 0.30.0 on

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kvpipe import __version__
+from kvpipe.page.between import Form, Piece
 from kvpipe.page.position import Position
 from kvpipe.page.subject import Subject
 from kvpipe.report.accounts import CAUSES
@@ -42,9 +43,14 @@ def subject_document(subject: Subject, words: dict[str, int]) -> dict[str, Any]:
         "device": subject.device,
         "axes": [asdict(axis) for axis in subject.axes],
         "positions": [
-            {**position_document(position), "serve": _numbered(position.serve, words)}
+            {
+                **position_document(position),
+                "serve": _numbered(position.serve, words),
+                "no_serve": _numbered(position.no_serve, words),
+            }
             for position in subject.positions
         ],
+        "between": [[_piece(piece, words) for piece in cell] for cell in subject.between],
     }
 
 
@@ -52,6 +58,40 @@ def position_document(position: Position) -> dict[str, Any]:
     """shares: [number of the cause, fixed, each]."""
     shares = [[_CAUSES.index(share.cause), share.fixed, share.each] for share in position.shares]
     return {**asdict(position), "shares": shares}
+
+
+def _piece(piece: Piece, words: dict[str, int]) -> dict[str, Any]:
+    """Each figure as a number, or as [base, slope, [height, r, m] ...]. shares: [number of the
+    cause, fixed, each]."""
+    alike, figures = piece.alike, piece.figures
+    shares = [
+        [number, fixed, each]
+        for number, cause in enumerate(_CAUSES)
+        for fixed, each in [[_figure(figures.get(f"{cause} {part}")) for part in ("fixed", "each")]]
+        if fixed != 0 or each != 0
+    ]
+    kept = {name: value for name, value in asdict(alike).items() if name != "layout"}
+    return {
+        "first": piece.first,
+        "last": piece.last,
+        **kept,
+        "serve": _numbered(" ".join(alike.serve), words),
+        "no_serve": _numbered(alike.no_serve, words),
+        "peak": _figure(figures["peak"]),
+        "steady": _figure(figures["steady"]),
+        "request_bytes": _figure(figures["request_bytes"]),
+        "shares": shares,
+        "held_before": piece.held_before,
+        "period": piece.period,
+    }
+
+
+def _figure(form: Form | None) -> Any:
+    if form is None:
+        return 0
+    if not form.slope and not form.steps:
+        return form.base
+    return [form.base, form.slope, *form.steps]
 
 
 def _numbered(line: str, words: dict[str, int]) -> list[int]:

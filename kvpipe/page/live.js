@@ -20,7 +20,20 @@ async function trying(work) {
   }
 }
 
-window.kvpipeServer = { plan: (changes) => ask("/plan", { ...choice, changes }) };
+const modelWord = (model) => (typeof model === "number" ? `#${model}` : model); // of a file its number
+window.kvpipeServer = {
+  plan: (changes) => ask("/plan", { ...choice, changes }),
+  chosen: () => ({ model: modelWord(choice.model), device: choice.device }),
+};
+
+// What a link to a state says of model and device; what is not listed here stays as it was.
+function linked() {
+  const parts = new URLSearchParams(location.hash.slice(1)), word = parts.get("model") || "";
+  const file = page.files.find((each) => each.kind === "model" && word === `#${each.number}`);
+  const listed = page.models.includes(word) ? word : choice.model;
+  const device = page.devices.includes(parts.get("device")) ? parts.get("device") : choice.device;
+  return { model: file ? file.number : listed, device };
+}
 
 function fill(select, names, value) {
   select.replaceChildren(...names.map(([key, name]) => element("option", { value: key }, name)));
@@ -30,8 +43,7 @@ function fill(select, names, value) {
 function drawChoices() {
   const files = page.files.map((file) => [`#${file.number}`, `${file.name} (${file.kind === "log" ? "a log" : "a file"})`]);
   const models = page.models.map((name) => [name, name]);
-  const model = typeof choice.model === "number" ? `#${choice.model}` : choice.model;
-  fill(byId("pick-model"), [...files, ...models], model);
+  fill(byId("pick-model"), [...files, ...models], modelWord(choice.model));
   fill(byId("pick-device"), page.devices.map((name) => [name, name]), choice.device);
 }
 
@@ -79,4 +91,8 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
     if (kind === "drop" && event.dataTransfer.files[0]) taken(event.dataTransfer.files[0]);
   });
 }
-planChosen(choice);
+window.addEventListener("hashchange", () => {
+  const next = linked();
+  if (next.model !== choice.model || next.device !== choice.device) planChosen(next);
+});
+planChosen(linked());

@@ -4,7 +4,7 @@ const page = JSON.parse(document.getElementById("plans-data").textContent);
 const CARDS = "parallel.tensor_parallel_size", CACHE = "cache.cache_dtype";
 const BATCH = "scheduler.max_num_batched_tokens", LENGTH = "scheduler.max_model_len";
 const byId = (id) => document.getElementById(id);
-const state = { subject: 0, stops: [], users: page.users, sort: "users", down: true };
+const state = { subject: 0, stops: [], length: 0, users: page.users, sort: "users", down: true };
 let known = null; // of a served page: what was planned so far, by key
 
 function element(name, attributes = {}, ...children) {
@@ -19,6 +19,9 @@ const stopOf = (key, stops = state.stops, of = subject()) => {
   const i = of.axes.findIndex((axis) => axis.key === key);
   return of.axes[i].stops[stops[i]];
 };
+const lengthAxis = (of = subject()) => of.axes[of.axes.length - 1]; // the last one, always
+const valueOf = (axis, stop) => (axis.key === LENGTH ? state.length : axis.stops[stop]);
+const valuesNow = () => subject().axes.map((axis, i) => valueOf(axis, state.stops[i]));
 const userStops = (() => {
   const stops = [];
   for (let n = 1; n <= 4096; n = n < 16 ? n + 1 : Math.ceil(n * 1.15)) stops.push(n);
@@ -27,13 +30,44 @@ const userStops = (() => {
 
 // --- where a position comes from: the grid of this file, or the server that served it
 async function position() {
-  if (!known) return positionAt(subject(), state.stops);
-  const key = JSON.stringify(state.stops);
-  if (!known.has(key)) known.set(key, await window.kvpipeServer.plan(changesOf(state.stops)));
+  if (!known) return positionAt(subject(), state.stops, state.length);
+  const key = keyOf(state.stops, state.length);
+  if (!known.has(key)) known.set(key, await window.kvpipeServer.plan(changesNow()));
   return known.get(key);
 }
-const changesOf = (stops) =>
-  Object.fromEntries(subject().axes.map((axis, i) => [axis.key, axis.stops[stops[i]]]));
+const keyOf = (stops, length) => JSON.stringify([...stops.slice(0, -1), length]);
+const changesNow = () => {
+  const values = valuesNow();
+  return Object.fromEntries(subject().axes.map((axis, i) => [axis.key, values[i]]));
+};
+
+// --- the length: any that a plan says something of; the next stop where none does
+function setLength(asked) {
+  const stops = lengthAxis().stops, longest = stops[stops.length - 1];
+  const length = Math.min(longest, Math.max(known ? 1 : stops[0], Math.floor(asked) || 1));
+  const next = stops.findIndex((stop) => stop >= length);
+  state.stops[state.stops.length - 1] = next;
+  const here = known || positionAt(subject(), state.stops, length);
+  state.length = here ? length : stops[next];
+  byId("snapped").textContent = here ? "" : `No plan here says anything of ${counted(length, "token")}: ` +
+    "its groups, or its verdict, are known at the slider's stops. The next one is shown.";
+}
+
+// What the slider passes: the stops, and where lengths between them are known seven more.
+const PARTS = 8;
+const isFree = () => !known && (subject().between || []).some((pieces) => pieces.length);
+function lengthAt(mark) {
+  const stops = lengthAxis().stops;
+  if (!isFree()) return stops[mark];
+  const i = Math.floor(mark / PARTS), above = stops[Math.min(i + 1, stops.length - 1)];
+  return stops[i] + Math.round(((above - stops[i]) * (mark % PARTS)) / PARTS);
+}
+function markOf(length) {
+  const stops = lengthAxis().stops, at = stops.findLastIndex((stop) => stop <= length);
+  if (!isFree()) return Math.max(0, stops.findIndex((stop) => stop >= length));
+  if (at === stops.length - 1) return at * PARTS;
+  return at * PARTS + Math.floor(((length - stops[at]) * PARTS) / (stops[at + 1] - stops[at]));
+}
 
 // --- the controls
 function drawControls() {
@@ -54,12 +88,13 @@ function chooser() {
 }
 
 function choose(number, stops) {
-  const before = stops || subject().axes.map((axis, i) => axis.stops[state.stops[i]]);
+  const before = stops || valuesNow();
   state.subject = number;
   state.stops = subject().axes.map((axis, i) => {
     const at = axis.stops.indexOf(before[i]);
     return at < 0 ? axis.start : at;
   });
+  setLength(before[before.length - 1]);
   drawControls();
   show();
 }
@@ -84,11 +119,26 @@ function slider(key) {
   if (axis.stops.length === 1) {
     return element("p", { class: "only" }, `${title}: `, element("b", {}, shownStop(key, axis.stops[0])));
   }
-  const range = element("input", { type: "range", id: `axis-${i}`, min: 0, max: axis.stops.length - 1, "data-key": key });
-  range.value = state.stops[i];
-  range.addEventListener("input", () => { state.stops[i] = Number(range.value); show(); });
-  return element("div", { class: "control" }, element("label", { for: range.id }, title),
-    element("output", { for: range.id, "data-of": range.id }), range);
+  const marks = key === LENGTH && isFree() ? PARTS : 1;
+  const range = element("input", { type: "range", id: `axis-${i}`, min: 0, max: (axis.stops.length - 1) * marks, "data-key": key });
+  range.addEventListener("input", () => { moveTo(i, Number(range.value)); show(); });
+  const shown = key === LENGTH && (known || isFree()) ? exactLength()
+    : element("output", { for: range.id, "data-of": range.id });
+  return element("div", { class: "control" }, element("label", { for: range.id }, title), shown, range);
+}
+
+function moveTo(i, mark) {
+  if (subject().axes[i].key === LENGTH) return setLength(lengthAt(mark));
+  state.stops[i] = mark;
+  return setLength(state.length);
+}
+
+function exactLength() {
+  const stops = lengthAxis().stops;
+  const number = element("input", { type: "number", id: "length-exact", min: known ? 1 : stops[0],
+    max: stops[stops.length - 1], "aria-label": "Length in tokens, exactly" });
+  number.addEventListener("change", () => { setLength(Number(number.value)); show(); });
+  return number;
 }
 
 function shownStop(key, stop) {
@@ -107,10 +157,12 @@ function showControls() {
   subject().axes.forEach((axis, i) => {
     const range = byId(`axis-${i}`);
     if (!range) return;
-    const words = shownStop(axis.key, axis.stops[state.stops[i]]);
-    range.value = state.stops[i];
+    const words = shownStop(axis.key, valueOf(axis, state.stops[i]));
+    range.value = axis.key === LENGTH ? markOf(state.length) : state.stops[i];
     range.setAttribute("aria-valuetext", words);
-    document.querySelector(`output[data-of="${range.id}"]`).textContent = words;
+    const shown = document.querySelector(`output[data-of="${range.id}"]`);
+    if (shown) shown.textContent = words;
+    else byId("length-exact").value = state.length;
   });
 }
 
@@ -130,20 +182,23 @@ async function show() {
 }
 
 function showVerdict(found) {
-  const told = verdict(found, state.users, stopOf(LENGTH), subject().device);
+  const told = verdict(found, state.users, state.length, subject().device);
   byId("verdict").className = told.status;
   byId("verdict").textContent = told.says;
   byId("about").textContent = found.card_bytes && found.users ? aboutUsers(found) : "";
 }
 
+const running = (users) => `${counted(users, "user")} ${users === 1 ? "runs" : "run"}`;
 function aboutUsers(found) {
   const limit = found.memory_users > found.users ? ` (memory would hold ${grouped(found.memory_users)})` : "";
   const range = found.low_bytes < found.high_bytes
     ? `, estimated ${size(found.low_bytes)} to ${size(found.high_bytes)}` : "";
   const where = found.copies > 1 ? ` on ${found.copies} copies` : "";
-  return `${counted(found.users, "user")} run at once${where}${limit}: ${grouped(found.peak_users)} all reading their ` +
+  const atWorst = found.low_users < found.users
+    ? ` With the least memory of the estimate ${found.low_users ? running(found.low_users) : "no user runs"}.` : "";
+  return `${running(found.users)} at once${where}${limit}: ${grouped(found.peak_users)} all reading their ` +
     `prompts, ${grouped(found.steady_users)} all decoding. A request holds ${size(found.request_bytes)}; ` +
-    `the cache has ${size(found.cache_bytes)} on each card${range}.`;
+    `the cache has ${size(found.cache_bytes)} on each card${range}.${atWorst}`;
 }
 
 function usersACard(row) { return row.at.users / (row.at.copies * row.stop(CARDS)); }
@@ -183,13 +238,17 @@ const unbroken = (line) =>
   line.split(" ").flatMap((word, i) => [...(i ? [" "] : []), element("span", { class: "word" }, word)]);
 
 function showCommands(found) {
-  const axes = subject().axes.map((axis, i) => `${axis.key}=${axis.stops[state.stops[i]]}`);
+  const values = valuesNow(), axes = subject().axes.map((axis, i) => `${axis.key}=${values[i]}`);
   const words = ["kvpipe", "run", ...subject().words, ...axes, `want.requests=${state.users}`];
   byId("ask").replaceChildren(...unbroken(words.map(quoted).join(" ")));
-  const serve = Array.isArray(found.serve) ? found.serve.map((i) => page.words[i]).join(" ") : found.serve;
+  const [serve, why] = [found.serve, found.no_serve].map(written);
   byId("serve").replaceChildren(...unbroken(serve));
   byId("serving").hidden = !serve;
+  byId("no-serve").textContent = serve ? "" : `No engine's command: ${why || "nothing was planned that an engine could start with"}.`;
+  byId("no-serve").hidden = Boolean(serve);
 }
+const written = (words) => (Array.isArray(words) ? words.map((i) => page.words[i]).join(" ") : words)
+  .replace("{length}", String(state.length));
 
 // --- the table
 const columns = [
@@ -208,13 +267,12 @@ function rowsShown() {
   const rows = [];
   page.subjects.forEach((each, number) => {
     const l = each.axes.findIndex((axis) => axis.key === LENGTH);
-    const length = number === state.subject ? state.stops[l] : each.axes[l].stops.indexOf(stopOf(LENGTH));
-    if (length < 0) return;
+    const length = Math.max(0, each.axes[l].stops.findIndex((stop) => stop >= state.length));
     for (const stops of combinationsOf(each.axes, l, length)) {
-      const at = known ? known.get(JSON.stringify(stops)) : positionAt(each, stops);
+      const at = known ? known.get(keyOf(stops, state.length)) : positionAt(each, stops, state.length);
       if (!at) continue;
       const stop = (key) => stopOf(key, stops, each);
-      const told = verdict(at, state.users, stop(LENGTH), each.device);
+      const told = verdict(at, state.users, state.length, each.device);
       rows.push({ number, stops, at, stop, told, title: each.title || "show" });
     }
   });
@@ -245,7 +303,7 @@ function drawHead() {
 
 function showTable() {
   const rows = rowsShown();
-  byId("plans-about").textContent = `${counted(rows.length, "plan")} of ${grouped(stopOf(LENGTH))} tokens, for ` +
+  byId("plans-about").textContent = `${counted(rows.length, "plan")} of ${grouped(state.length)} tokens, for ` +
     counted(state.users, "user") + (known ? "; those that were planned so far" : "");
   for (const head of document.querySelectorAll("#plans th[data-column]")) {
     const mine = head.dataset.column === state.sort;
@@ -263,7 +321,7 @@ function tableRow(row) {
     if (i === 0) {
       const what = `show ${text}: ${row.stop(CARDS)} cards, cache ${row.stop(CACHE)}, batch ${row.stop(BATCH)}`;
       const button = element("button", { type: "button", "aria-label": what }, text);
-      const values = page.subjects[row.number].axes.map((axis, j) => axis.stops[row.stops[j]]);
+      const values = page.subjects[row.number].axes.map((axis, j) => valueOf(axis, row.stops[j]));
       button.addEventListener("click", () => choose(row.number, values));
       cell.append(button);
     } else cell.append(text);
@@ -275,8 +333,10 @@ function tableRow(row) {
 
 // --- link and copy
 function stateText() {
-  const parts = new URLSearchParams({ s: state.subject, users: state.users });
-  subject().axes.forEach((axis, i) => parts.set(axis.key, axis.stops[state.stops[i]]));
+  const chosen = window.kvpipeServer ? window.kvpipeServer.chosen() : {};
+  const parts = new URLSearchParams({ s: state.subject, users: state.users, ...chosen });
+  const values = valuesNow();
+  subject().axes.forEach((axis, i) => parts.set(axis.key, values[i]));
   return parts.toString();
 }
 
@@ -288,6 +348,9 @@ function readState() {
     const at = axis.stops.findIndex((stop) => String(stop) === parts.get(axis.key));
     return at < 0 ? axis.start : at;
   });
+  const length = Number(parts.get(LENGTH)), { stops, start } = lengthAxis();
+  setLength(Number.isInteger(length) && length >= (known ? 1 : stops[0]) ? length : stops[start]);
+  byId("snapped").textContent = "";
   const users = Number(parts.get("users"));
   if (Number.isInteger(users) && users > 0) state.users = Math.min(1000000, users);
 }
@@ -314,7 +377,7 @@ function open() {
   const name = { request: "KV cache planner", sweep: "Jobs of a sweep", comparison: "Engines side by side", fleet: "Fleets that serve the load", live: "KV cache planner" };
   byId("heading").textContent = `kvpipe: ${name[page.kind]}`;
   document.title = `kvpipe: ${subject().model} on ${subject().device}`;
-  byId("made").textContent = `kvpipe ${page.kvpipe}. Every number is from a plan that was made; between users it is fixed + each x users.`;
+  byId("made").textContent = `kvpipe ${page.kvpipe}. Every number is from a plan that was made; between users it is fixed + each x users, between two lengths a form that was checked with plans.`;
   byId("notes").hidden = !page.notes.length;
   document.querySelector("#notes ul").replaceChildren(...page.notes.map((note) => element("li", {}, note)));
   return show();

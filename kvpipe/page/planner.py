@@ -14,6 +14,7 @@ from kvpipe.answers.engine_question import question_of
 from kvpipe.answers.low_end import missing_at_low_end
 from kvpipe.answers.serve_line import line_for
 from kvpipe.answers.uncounted import weights_left_out
+from kvpipe.answers.unserved import why_none
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
@@ -40,6 +41,15 @@ from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
 from kvpipe.stages.validation.base import ResolvedDevice
 
 
+@dataclass(frozen=True, kw_only=True)
+class BlockPlan:
+    """What a position was read off."""
+
+    made: Prepared
+    profile: MemoryProfile
+    plan: Plan
+
+
 @dataclass(kw_only=True)
 class Planner:
     """Plans one request with some of its settings changed. raw: its composed values."""
@@ -49,18 +59,23 @@ class Planner:
 
     def position(self, changes: Mapping[str, Any]) -> Position:
         """What is refused is a position without users, with the reason."""
+        return self.planned(changes)[0]
+
+    def planned(self, changes: Mapping[str, Any]) -> tuple[Position, BlockPlan | None]:
+        """The plan beside it, where it is one of blocks and was not refused."""
         try:
             made = prepare(changed(self.raw, changes))
             engine = made.config.plugins["engine"].make(Engine)
             if isinstance(engine, PlannedEngine):
                 resolved = made.resolved
                 plan = plan_engine(engine, question_of(made))
-                return _of_engine(plan, resolved.device, resolved.parallel.dp)
+                return _of_engine(plan, resolved.device, resolved.parallel.dp), None
             return _of_blocks(made, self._profile(made))
         except DoesNotFit as error:
-            return _of_refusal(error)
+            return _of_refusal(error), None
         except KvpipeError as error:
-            return Position(status="wrong_request", says=error.lines()[0], card_bytes=0, shares=())
+            says = error.lines()[0]
+            return Position(status="wrong_request", says=says, card_bytes=0, shares=()), None
 
     def _profile(self, made: Prepared) -> MemoryProfile:
         asked = profiling_request(made)
@@ -70,7 +85,7 @@ class Planner:
         return self._kept[1]
 
 
-def _of_blocks(made: Prepared, profile: MemoryProfile) -> Position:
+def _of_blocks(made: Prepared, profile: MemoryProfile) -> tuple[Position, BlockPlan]:
     try:
         plan = plan_with(made, profile.available_kv_bytes, compared=())
     except DoesNotFit as error:
@@ -83,7 +98,7 @@ def _of_blocks(made: Prepared, profile: MemoryProfile) -> Position:
     verdict, cap, cache = verdict_of(report), plan.capacity, memory.available_kv
     users = (running_at_once(report) or 0) // report.copies
     low_users = largest(1, users, lambda n: not missing_at_low_end(plan, profile, n)) or 0
-    return Position(
+    position = Position(
         status=verdict.status,
         says=verdict.short,
         card_bytes=memory.total.num_bytes,
@@ -99,7 +114,9 @@ def _of_blocks(made: Prepared, profile: MemoryProfile) -> Position:
         low_bytes=cache.num_bytes if cache.low_bytes is None else cache.low_bytes,
         high_bytes=cache.num_bytes if cache.high_bytes is None else cache.high_bytes,
         serve=line_for(made, plan),
+        no_serve=why_none(made, plan),
     )
+    return position, BlockPlan(made=made, profile=profile, plan=plan)
 
 
 def planned_report(made: Prepared, profile: MemoryProfile, plan: Plan) -> ReportInput:

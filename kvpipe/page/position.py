@@ -32,7 +32,7 @@ class Position:
     decodes, on this rank. cache_bytes, low_bytes, high_bytes: given to the cache, and the range of
     the estimate (the same three where it is no estimate). shares: of the rank drawn, with the
     users of its copy; they add up to card_bytes, or beyond. serve: the engine's command ("": none
-    says this plan).
+    says this plan); no_serve: why there is none.
     """
 
     status: str
@@ -50,6 +50,7 @@ class Position:
     low_bytes: int = 0
     high_bytes: int = 0
     serve: str = ""
+    no_serve: str = ""
 
 
 def shares_of(one: Mapping[str, int], two: Mapping[str, int]) -> tuple[Share, ...]:

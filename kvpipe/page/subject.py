@@ -8,6 +8,8 @@ from itertools import product
 from typing import Any
 
 from kvpipe.page.axes import Axis, Stop
+from kvpipe.page.between import Counted, Lengths, Piece, pieces_of
+from kvpipe.page.counts import counts_of
 from kvpipe.page.planner import Planner
 from kvpipe.page.position import Position
 from kvpipe.pipeline import Prepared
@@ -18,7 +20,8 @@ from kvpipe.report.identity import model_words
 class Subject:
     """title: what tells it from others. words: the overrides that it came from, without those that
     sliders set. model, device: in words. positions: one a combination of the axes' stops, the last
-    axis moving fastest."""
+    axis moving fastest. between: what is known of lengths between the stops, one list a
+    combination of the other axes."""
 
     title: str
     words: tuple[str, ...]
@@ -26,6 +29,7 @@ class Subject:
     device: str
     axes: tuple[Axis, ...]
     positions: tuple[Position, ...]
+    between: tuple[tuple[Piece, ...], ...] = ()
 
 
 def planned(
@@ -37,14 +41,32 @@ def planned(
 ) -> Subject:
     """Every stop, planned. raw: the composed values that the stops change."""
     planner = Planner(raw=raw)
+    cells = [_cell(planner, others, axes[-1]) for others in combinations(axes[:-1])]
     return Subject(
         title=title,
         words=tuple(words_without(words, axes)),
         model=model_words(prepared.resolved),
         device=prepared.resolved.device.name,
         axes=tuple(axes),
-        positions=tuple(planner.position(changes) for changes in combinations(axes)),
+        positions=tuple(position for positions, _ in cells for position in positions),
+        between=tuple(pieces for _, pieces in cells),
     )
+
+
+def _cell(
+    planner: Planner, others: Mapping[str, Stop], axis: Axis
+) -> tuple[list[Position], tuple[Piece, ...]]:
+    """Every stop of the lengths beside one combination of the others, and what lies between."""
+    stops = {stop: planner.planned({**others, axis.key: stop}) for stop in axis.stops}
+
+    def counted(length: int) -> Counted:
+        position, made = stops.get(length) or planner.planned({**others, axis.key: length})
+        counts = made and counts_of(made.made, made.profile, made.plan, position)
+        return (counts, made.plan) if made and counts else None
+
+    lengths = [stop for stop in axis.stops if isinstance(stop, int)]
+    pieces = tuple(pieces_of(Lengths(plan=counted), lengths))
+    return [position for position, _ in stops.values()], pieces
 
 
 def combinations(axes: Sequence[Axis]) -> Iterator[dict[str, Stop]]:

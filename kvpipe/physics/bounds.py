@@ -10,10 +10,10 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvpipe.models.base import ModelGeometry
+from kvpipe.physics.lengths import Lengths, ListedLengths
 from kvpipe.physics.reads import CacheReads
 
 # Of the experts of one token in every layer: layers without any, and experts of two matrices
@@ -34,9 +34,8 @@ class StepBound:
     peak: float | None = None
     efficiency: float = 1.0
 
-    def seconds(self, decoding: Sequence[int], new_tokens: int) -> float:
-        """Of a step that computes new_tokens, those of the decoding requests among them. decoding:
-        their lengths in tokens."""
+    def seconds(self, decoding: Lengths, new_tokens: int) -> float:
+        """Of a step that computes new_tokens, those of the decoding requests among them."""
         read = (self.weight_bytes + self.reads.of(decoding)) / self.bandwidth
         if self.peak is None:
             return read / self.efficiency
@@ -45,13 +44,13 @@ class StepBound:
 
     def token_seconds(self, users: int, length: int) -> float:
         """Between two tokens of each, with that many decoding at that length."""
-        return self.seconds([length] * users, users)
+        return self.seconds(ListedLengths([length] * users), users)
 
     def first_token_seconds(self, prompt: int, chunk: int) -> float:
         """Of a prompt alone, in steps of at most chunk tokens."""
         whole, rest = divmod(prompt, chunk)
-        total = whole * self.seconds((), chunk)
-        return total + (self.seconds((), rest) if rest else 0.0)
+        total = whole * self.seconds(ListedLengths(), chunk)
+        return total + (self.seconds(ListedLengths(), rest) if rest else 0.0)
 
 
 def read_share(model: ModelGeometry) -> float:

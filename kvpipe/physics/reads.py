@@ -6,10 +6,11 @@ A window reads its window and a state itself, however long the request is. Figur
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from kvpipe.physics.lengths import Lengths
 from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
 from kvpipe.specs.runs import num_indices
 
@@ -25,13 +26,13 @@ class CacheReads:
     others: tuple[tuple[float, KVCacheSpec], ...] = ()
     limits: RequestLimits = field(default=RequestLimits(max_model_len=1, max_num_batched_tokens=1))
 
-    def of(self, lengths: Sequence[int]) -> float:
+    def of(self, lengths: Lengths) -> float:
         """Of requests of these lengths, together."""
-        total = self.fixed * len(lengths) + self.slope * sum(lengths)
+        total = self.fixed * lengths.num + self.slope * lengths.total
         for width, window in self.windows:
-            total += width * sum([min(n, window) for n in lengths])
+            total += width * lengths.within(window)
         for width, spec in self.others:
-            total += width * sum([_seen(spec, n, self.limits) for n in lengths])
+            total += width * sum([_seen(spec, n, self.limits) for n in lengths.each()])
         return total
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from kvpipe.answers.engine_comparison import Compared
 from kvpipe.cache.load import ENDS
 from kvpipe.pipeline import Prepared
-from kvpipe.report.engine_plan import figures
+from kvpipe.report.engine_plan import document_of_ends, figures
 from kvpipe.report.identity import identity
 from kvpipe.text.figures import percent, size
 from kvpipe.text.lines import Command, Line, Section
@@ -28,11 +28,13 @@ class Fastest:
 
 
 def sections(
-    found: Sequence[Compared], heading: str, length: int, fastest: Fastest
+    found: Sequence[Compared], heading: str, length: int, asked: int, fastest: Fastest
 ) -> list[Section]:
+    """asked: users of a copy."""
     plans = [each for each in found if each.plan is not None]
     return [
-        _table(found, f"compare: {heading}, requests of {length:,} tokens"),
+        _verdicts(found, f"compare: {heading}, requests of {length:,} tokens", asked),
+        _held(plans),
         Section(
             title="Lost, the largest first",
             paragraphs=[Line(text) for each in plans for text in _lost(each)],
@@ -58,18 +60,16 @@ def _differs(each: Compared) -> str:
     return f"{each.name} ({each.plan.engine}): {each.plan.differs}"
 
 
-def _table(found: Sequence[Compared], title: str) -> Section:
+def _verdicts(found: Sequence[Compared], title: str, asked: int) -> Section:
     return Section(
         title=title,
-        headers=("engine", "users", "at peak", "tokens", "longest", "cache", "lost", "rules"),
-        align="lrrrrrrl",
-        rows=[_row(each) for each in found],
+        headers=("engine", f"{asked:,} at once", "users", "range", "cache", "range"),
+        align="llrlrl",
+        rows=[_verdict(each, asked) for each in found],
         paragraphs=[
             Line(
-                f"users: requests at once, steady ({ENDS['steady']}); at peak: {ENDS['peak']}. "
-                "tokens: held by requests of that length. longest: one request alone. lost: of the "
-                "cache, what nobody reads. rules: checked against the engine's code, read in it, "
-                "or inferred",
+                f"users: requests at once, running ({ENDS['running']}). range: at the ends of the "
+                "memory's estimate; may not fit: the range straddles what was asked for",
                 "faint",
             ),
             *(
@@ -81,19 +81,49 @@ def _table(found: Sequence[Compared], title: str) -> Section:
     )
 
 
+def _verdict(each: Compared, asked: int) -> tuple[str, ...]:
+    ends, word = each.served, each.word(asked)
+    if ends is None:
+        return (each.name, word, "-", "", "-", "")
+    cache = ends.best.cache_bytes
+    return (
+        each.name,
+        word,
+        f"{ends.best.users:,}",
+        ends.users_ends,
+        size(cache) if cache else "-",
+        ends.cache_ends if cache else "",
+    )
+
+
+def _held(plans: Sequence[Compared]) -> Section:
+    return Section(
+        title="What each holds",
+        headers=("engine", "at peak", "steady", "tokens", "longest", "lost", "rules"),
+        align="lrrrrrl",
+        rows=[_row(each) for each in plans],
+        paragraphs=[
+            Line(
+                f"at peak: users, {ENDS['peak']}; steady: {ENDS['steady']}. tokens: held by "
+                "requests of that length. longest: one request alone. lost: of the cache, what "
+                "nobody reads. rules: checked against the engine's code, read in it, or inferred",
+                "faint",
+            )
+        ],
+    )
+
+
 def _row(each: Compared) -> tuple[str, ...]:
     plan = each.plan
-    if plan is None:
-        return (each.name, "-", "-", "-", "-", "-", "-", "refused")
+    assert plan is not None
     budget = plan.budget.num_bytes
     lost = budget - plan.users.steady * plan.needed_bytes
     return (
         each.name,
-        f"{plan.users.steady:,}",
         f"{plan.users.peak:,}",
+        f"{plan.users.steady:,}",
         f"{plan.tokens:,}",
         f"{plan.longest:,}",
-        size(budget),
         percent(max(0, lost), budget),
         plan.mark,
     )
@@ -150,16 +180,20 @@ def _commands(plans: Sequence[Compared]) -> Iterator[Line | Command]:
             yield from (Line(f"      {line}") for line in text.splitlines())
 
 
-def document(found: Sequence[Compared], prepared: Prepared, fastest: Fastest) -> dict[str, Any]:
-    """Times are bounds, in seconds."""
-    asked = identity(prepared, "kvpipe.compare")
+def document(
+    found: Sequence[Compared], prepared: Prepared, asked: int, fastest: Fastest
+) -> dict[str, Any]:
+    """Times are bounds, in seconds. asked: users of a copy."""
+    common = identity(prepared, "kvpipe.compare")
     return {
-        **{key: value for key, value in asked.items() if not key.startswith("engine")},
+        **{key: value for key, value in common.items() if not key.startswith("engine")},
         "first_token_bound_s": fastest.first_token_s,
         "bounds": fastest.why,
         "engines": [
             {
                 "name": each.name,
+                "verdict": each.word(asked).replace(" ", "_"),
+                **({} if each.served is None else document_of_ends(each.served)),
                 "refused": list(each.refused),
                 "plan": None if each.plan is None else figures(each.plan),
                 "token_bound_s": fastest.token_s.get(each.name),

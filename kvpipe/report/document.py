@@ -28,12 +28,13 @@ SCHEMA_VERSION = 2
 
 def plan_document(report: ReportInput) -> dict[str, Any]:
     """The whole document. All sizes are bytes, all lengths tokens; no value is NaN or infinite."""
+    verdict = verdict_of(report)
     return {
-        "status": verdict_of(report).status,
+        "status": verdict.status,
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "job": report.job,
-        "verdict": verdict_of(report).short,
+        "verdict": verdict.short,
         "headline": plain(report.headline),
         "config": dict(report.config),
         "plan": _plan(report.plan),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from kvpipe.answers.served import Served
 from kvpipe.cache.load import ENDS
 from kvpipe.engines.plan import EnginePlan
 from kvpipe.pipeline import Prepared
@@ -87,6 +88,15 @@ def document(plan: EnginePlan, prepared: Prepared) -> dict[str, Any]:
     return {**identity(prepared, "kvpipe.engine_plan"), **figures(plan)}
 
 
+def document_of_ends(ends: Served) -> dict[str, Any]:
+    """The cache and the users of one copy, at the ends of the memory's estimate."""
+    held = {"low": ends.low, "best": ends.best, "high": ends.high}
+    return {
+        "cache_range_bytes": {name: end.cache_bytes for name, end in held.items()},
+        "running_range_requests": {name: end.users for name, end in held.items()},
+    }
+
+
 def figures(plan: EnginePlan) -> dict[str, Any]:
     """One engine's part of a document."""
     return {
@@ -117,13 +127,13 @@ def _pool(plan: EnginePlan, i: int) -> Iterator[tuple[str, Any]]:
         yield name, getattr(pool, name)
 
 
-def summary(plan: EnginePlan) -> Mapping[str, Any]:
-    """Of one job of a sweep."""
+def summary(plan: EnginePlan, copies: int, fits: bool) -> Mapping[str, Any]:
+    """Of one job of a sweep: requests on all copies."""
     return {
-        "fits": plan.users.steady > 0,
+        "fits": fits,
         "max_model_len": plan.length,
-        "requests_at_peak": plan.users.peak,
-        "requests_steady": plan.users.steady,
+        "requests_at_peak": copies * plan.users.peak,
+        "requests_steady": copies * plan.users.steady,
         "longest_request": plan.longest,
         "kv_bytes": plan.budget.num_bytes,
     }

@@ -77,7 +77,7 @@ def _patterns() -> str:
 STYLE = (
     "<style>\n"
     "text{font:12px system-ui,'Segoe UI',Helvetica,Arial,'DejaVu Sans',sans-serif}\n"
-    ".heading{font-size:22px;font-weight:700} .section{font-size:14px;font-weight:600}\n"
+    ".heading{font-size:18px;font-weight:700} .section{font-size:14px;font-weight:600}\n"
     ".command{font:12px ui-monospace,'DejaVu Sans Mono',Menlo,monospace}\n"
     + "".join(f".{name}{{fill:url(#{name})}}\n" for name in HATCHED)
     + _rules(dark=False)

@@ -30,7 +30,7 @@ def memory_map(document: Mapping[str, Any]) -> str:
     _device(drawing, document, account)
     _cache(drawing, document, account)
     _legend(drawing, account)
-    _groups(drawing, document["plan"]["ranks"][0])
+    _groups(drawing, document["plan"], document["address_map"])
     _other_ranks(drawing, document["bytes"]["ranks"])
     return drawing.svg(f"Memory map of {document['headline']['model']}")
 
@@ -147,22 +147,37 @@ def _legend(drawing: Drawing, account: Mapping[str, Any]) -> None:
     drawing.y = top + 20 * rows
 
 
-def _groups(drawing: Drawing, rank: Mapping[str, Any]) -> None:
+def _groups(drawing: Drawing, plan: Mapping[str, Any], addresses: Mapping[str, Any]) -> None:
     """One block id as each group uses it: the bars lie over the same bytes."""
+    rank = plan["ranks"][0]
     if not rank["groups"]:
         return
-    drawing.text(
-        f"One block, {size(rank['bytes_per_block'])}: each block id belongs to one group at a time",
-        "section",
-        dy=40,
-    )
+    one = size(rank["bytes_per_block"])
+    if plan["slots"]:
+        words = f"One slot, {one}, as each group fills it: any free slot serves any group"
+    else:
+        words = f"One block, {one}: each block id belongs to one group at a time"
+    drawing.text(words, "section", dy=40)
     kinds = _alike(rank["groups"])
+    read = _kernel_blocks(addresses)
     for numbers, group in kinds[:MOST_ROWS]:
-        drawing.text(_group_words(numbers, group), "label", dy=24)
+        first = int(numbers.split("-")[0])
+        drawing.text(_group_words(numbers, group) + read.get(first, ""), "label", dy=24)
         drawing.y += 6
         drawing.bar(f"group {numbers}", _group_segments(group), ROW_HEIGHT)
     if len(kinds) > MOST_ROWS:
         drawing.text(f"and {len(kinds) - MOST_ROWS} more kinds of groups, see plan.json", "faint")
+
+
+def _kernel_blocks(addresses: Mapping[str, Any]) -> dict[int, str]:
+    """Groups whose blocks attention kernels read as several of their own, in words."""
+    groups = addresses["ranks"][0].get("groups", ()) if addresses.get("ranks") else ()
+    found = {}
+    for index, group in enumerate(groups):
+        own = group["kernel_block_size"]
+        if own != group["block_size"] and group["attention_backends"] != ["STATE"]:
+            found[index] = f", read as kernel blocks of {own:,}"
+    return found
 
 
 def _group_segments(group: Mapping[str, Any]) -> list[Segment]:

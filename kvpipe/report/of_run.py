@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from kvpipe.report.document import plain
 from kvpipe.report.folded import SharedPart
 from kvpipe.report.identity import model_words
 from kvpipe.report.run_input import Headline, ReportInput
+from kvpipe.report.verdict import verdict_of
 from kvpipe.request.want import requests_asked
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.validation.base import ResolvedRun
@@ -32,7 +34,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
     """What the reports are given of a run."""
     resolved, plan, line = result.prepared.resolved, result.plan, line_of(result)
     theirs = as_vllm_groups(result) if line else None
-    return ReportInput(
+    report = ReportInput(
         headline=headline_of(resolved, plan),
         plan=plan,
         profile=result.profile,
@@ -57,6 +59,11 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         requests_asked=requests_asked(result.prepared.config.want),
         copies=resolved.parallel.dp,
     )
+    if verdict_of(report).serves:
+        return report
+    from kvpipe.answers.served import held_at_high_end  # of a refusal alone
+
+    return replace(report, held_at_most=held_at_high_end(result.prepared))
 
 
 def headline_of(resolved: ResolvedRun, plan: Plan) -> Headline:

@@ -30,14 +30,18 @@ def _cut(segments: Sequence[Segment], room: int) -> Iterator[Segment]:
             yield "overflow", num_bytes - inside, f"{words}, too much"
 
 
-def overflow_map(demand: CardDemand, verdict: str, model: str, device: str) -> str:
+def overflow_map(
+    demand: CardDemand, verdict: str, model: str, device: str, advice: str = ""
+) -> str:
     """The card, what it was asked to hold, and in red what of that it cannot. verdict: the
-    refusal's first line."""
+    refusal's first line; advice: what would fit, as the command says it."""
     drawing = Drawing()
     drawing.text("DOES NOT FIT", "heading", dy=46)
     drawing.text(model, "section", dy=26)
     for line in whole_words(verdict, 130):
         drawing.text(line, "faint", dy=20)
+    for line in whole_words(advice, 130):
+        drawing.text(line, "label", dy=20)
     drawing.text(
         f"Device {device}, rank {demand.rank}: {size(demand.total_bytes)}, "
         f"{size(demand.allowed_bytes)} of it for this run; {size(demand.missing_bytes)} too much",

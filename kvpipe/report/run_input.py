@@ -14,6 +14,7 @@ from kvpipe.stages.profiling.base import MemoryProfile
 
 if TYPE_CHECKING:  # needed for logs alone
     from kvpipe.answers.log_answer import LogComparison
+    from kvpipe.answers.served import Held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,8 @@ class ReportInput:
     the device would have to hold, too, but that no item of the profile charges (a CPU run loads
     none).
     requests_asked: of the planned length, at once (want.requests). copies: of the planned ranks,
-    which share these (data parallelism).
+    which share these (data parallelism). held_at_most: where the plan does not serve them, what the
+    high end of the memory's estimate would hold (None: not these, either).
     """
 
     headline: Headline
@@ -62,3 +64,4 @@ class ReportInput:
     weights_left_out: int = 0
     requests_asked: int = 1
     copies: int = 1
+    held_at_most: Held | None = None

@@ -36,15 +36,19 @@ FIELDS = (
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:
     """FIELDS of one finished job.
 
-    kv_bytes: of rank 0. waste_percent: of the bytes given to its cache, in steady state, those that
-    no request and no further request can use. printed: engine -> the tokens it would print.
+    requests_at_peak, requests_steady: on all copies (data parallelism). kv_bytes: of rank 0.
+    waste_percent: of the bytes given to its cache, in steady state, those that no request and no
+    further request can use. printed: engine -> the tokens it would print.
     """
     plan, capacity = document["plan"], document["capacity"] or {}
-    names = ("requests_at_peak", "requests_steady", "longest_request", "peak_bytes", "steady_bytes")
+    copies = capacity.get("copies", 1)
+    held = {name: capacity.get(name) for name in ("requests_at_peak", "requests_steady")}
+    names = ("longest_request", "peak_bytes", "steady_bytes")
     return {
         "fits": document["status"] != "does_not_fit",
         "num_blocks": plan["num_blocks"],
         "max_model_len": plan["max_model_len"],
+        **{name: None if number is None else copies * number for name, number in held.items()},
         **{name: capacity.get(name) for name in names},
         "kv_bytes": plan["ranks"][0]["size_bytes"],
         "waste_percent": _waste_percent(document["bytes"]["ranks"][0]["steady"]),

@@ -12,27 +12,28 @@ from kvpipe.answers.cache_range import cache_words, poorest, range_words
 from kvpipe.answers.low_end import missing_at_low_end
 from kvpipe.cache.load import of_a_copy
 from kvpipe.cache.plan import Plan
+from kvpipe.report.last_line import STYLES
 from kvpipe.report.run_input import ReportInput
 from kvpipe.text.figures import count, size
 
 _WIDTH = 80  # columns of a headline
 
-_STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": "good"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """word: fits | may not fit | does not fit | "" (there is nothing to store). short: the answer,
-    at most 80 columns; it also stands last on the screen. figures: what it is about."""
+    at most 80 columns; it also stands last on the screen. figures: what it is about. serves: by the
+    best value of the memory, where that is an estimate."""
 
     word: str
     short: str
     figures: str = ""
+    serves: bool = True
 
     @property
     def style(self) -> str:
         """Of its line."""
-        return _STYLES[self.word]
+        return STYLES[self.word]
 
     @property
     def status(self) -> str:
@@ -44,16 +45,18 @@ def verdict_of(report: ReportInput) -> Verdict:
     plan = report.plan
     if plan.capacity is None:
         return Verdict(word="", short="Nothing to store: no layer of this model keeps a cache.")
-    word, short = _answer(report)
+    refusal = _refusal(report)
+    word, short = refusal or _answer(report)
     figures = f"{count(plan.num_blocks, 'block')}, {_pools(plan)}"
-    if word == "may not fit" and (missing := _missing(report)):
+    if refusal is None and word == "may not fit" and (missing := _missing(report)):
         figures += f"; at worst {size(missing)} are missing"
     if plan.requested_len > plan.limits.max_model_len:
         figures += f"; max_model_len lowered from {plan.requested_len:,}"
     if report.weights_left_out:
         figures += f"; {size(report.weights_left_out)} of weights are not counted"
     short = f"{short} on {report.headline.device}"
-    return Verdict(word=word, short=short + _of_cache(report, _WIDTH - len(short)), figures=figures)
+    short += _of_cache(report, _WIDTH - len(short))
+    return Verdict(word=word, short=short, figures=figures, serves=refusal is None)
 
 
 def _of_cache(report: ReportInput, columns: int) -> str:
@@ -82,17 +85,26 @@ def _pools(plan: Plan) -> str:
     return f"{ends[0]} to {ends[1]} of {len(pools)}"
 
 
-def _answer(report: ReportInput) -> tuple[str, str]:
+def _refusal(report: ReportInput) -> tuple[str, str] | None:
+    """Where the plan does not serve; None where it does. What the high end of an estimate would
+    hold may fit."""
     plan, length = report.plan, count(report.plan.limits.max_model_len, "token")
     assert plan.capacity is not None
+    may = report.held_at_most is not None
+    word, said = ("may not fit", "MAY NOT FIT") if may else ("does not fit", "DOES NOT FIT")
     if plan.capacity.requests_at_peak == 0:
-        return "does not fit", f"DOES NOT FIT: no request of {length}"
+        return word, f"{said}: no request of {length}"
     running, asked = running_at_once(report), report.requests_asked
     if running is not None and running < asked:
-        users = f"only {running:,} of {count(asked, 'user')}"
-        return "does not fit", f"DOES NOT FIT: {users} of {length}"
+        return word, f"{said}: only {running:,} of {count(asked, 'user')} of {length}"
     if over := max(account.overcommitted_bytes for account in report.accounts):
-        return "does not fit", f"DOES NOT FIT: {size(over)} more than there are"
+        return word, f"{said}: {size(over)} more than there are"
+    return None
+
+
+def _answer(report: ReportInput) -> tuple[str, str]:
+    """Where the plan serves."""
+    length, asked = count(report.plan.limits.max_model_len, "token"), report.requests_asked
     if over := report.profile.over_at_worst_bytes:
         return "may not fit", f"MAY NOT FIT: at worst {size(over)} over the card: {length}"
     if _missing(report):

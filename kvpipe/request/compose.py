@@ -38,6 +38,7 @@ from kvpipe.request.confdir import (
 )
 from kvpipe.request.guard import ALLOWED_GROUPS, refused_override
 from kvpipe.request.guarded_loader import GuardedLoader
+from kvpipe.request.launchers import not_installed
 from kvpipe.request.own_values import own_values_only
 
 # ValueError: a group that is given a number. RecursionError: brackets in brackets.
@@ -272,7 +273,7 @@ def _no_choice(group: str, choice: Any) -> Problem | None:
     options = GlobalHydra.instance().config_loader().get_group_options(group)
     if choice in options:
         return None
-    return Problem(
+    return not_installed(group, choice) or Problem(
         group,
         "a choice of this group",
         f"'{choice}'",

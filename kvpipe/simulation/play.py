@@ -12,12 +12,13 @@ from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.registry import Registry
 from kvpipe.request.schema import check_section, shown
+from kvpipe.simulation.counts import Counts
 from kvpipe.simulation.data_parallel import Copies
 from kvpipe.simulation.ledger import Ledger
 from kvpipe.simulation.replicas import played, told_together
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.routing import ROUTINGS
-from kvpipe.simulation.serving import Counts, Serving
+from kvpipe.simulation.serving import Serving
 from kvpipe.simulation.step_time import (
     NOMINAL_SECONDS,
     NOMINAL_TOKENS_PER_SECOND,
@@ -160,6 +161,7 @@ def _result(serving: Serving, plan: Plan, requests: int, arrivals_s: float) -> R
         points=tuple(ledger.points),
         arrivals_s=arrivals_s,
         idle=tuple(ledger.idle),
+        preempted_s=tuple(serving.preempted_s),
         latencies=serving.latencies,
     )
 

@@ -20,11 +20,11 @@ _STYLE = """
   svg { background: #fff } text { font: 12px system-ui, sans-serif; fill: #333 }
   .title { font-weight: bold } .axis { stroke: #777 } .grid { stroke: #e4e4e4 }
   .use { fill: #2b6cb0; stroke: #2b6cb0 } .cached { fill: #a0c4e8 }
-  .dry { stroke: #b00020; stroke-dasharray: 4 3 } .word { fill: #b00020 }
+  .dry { stroke: #b00020; stroke-dasharray: 4 3 } .word, .preempted { fill: #b00020 }
   @media (prefers-color-scheme: dark) {
     svg { background: #16181c } text { fill: #ddd } .grid { stroke: #333 } .axis { stroke: #999 }
     .use { fill: #5b9bd8; stroke: #5b9bd8 } .cached { fill: #2d4f70 }
-    .dry { stroke: #ff6b7f } .word { fill: #ff8a9a }
+    .dry { stroke: #ff6b7f } .word, .preempted { fill: #ff8a9a }
   }
 """
 Level = tuple[float, int]  # from this second on, so many blocks
@@ -53,6 +53,7 @@ def render_svg(result: ReplayResult, heading: str = "") -> str:
         _area("cached", held, end, at),
         _area("use", used, end, at),
         *_time_axis(end, at),
+        *_preempted(result, at),
         *_ran_dry(result, at),
         *_legend(result, heading),
         "</svg>",
@@ -124,6 +125,14 @@ def _ran_dry(
     side, gap = ("end", -4) if x > WIDTH / 2 else ("start", 4)
     yield f'<line class="dry" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
     yield f'<text class="word" x="{x + gap}" y="{TOP - 4}" text-anchor="{side}">ran dry</text>'
+
+
+def _preempted(
+    result: ReplayResult, at: Callable[[float, float], tuple[float, float]]
+) -> Iterable[str]:
+    """A mark above the plot for each moment that the picture can tell apart."""
+    for x in sorted({round(at(seconds, 0)[0]) for seconds in result.preempted_s}):
+        yield f'<path class="preempted" d="M{x - 4},{TOP - 1} h8 l-4,7 Z"/>'
 
 
 def _legend(result: ReplayResult, heading: str) -> Iterable[str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
+from kvpipe.simulation.counts import Counts
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.result import ReplayResult, ReplicaShare
-from kvpipe.simulation.serving import Counts
 from kvpipe.simulation.traces.base import TraceRequest
 
 Play = Callable[[Sequence[TraceRequest]], ReplayResult]

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kvpipe.blocks import PoolStats
+from kvpipe.simulation.counts import Counts, RanDry
 from kvpipe.simulation.latencies import Latencies, Percentiles, overload, percentiles
 from kvpipe.simulation.ledger import Gap, Point
-from kvpipe.simulation.serving import Counts, RanDry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,11 @@ class ReplayResult:
     how many requests of request_len tokens Capacity's closed form allows. wait: seconds in the
     queue; first_token: from arrival to the first token; each_token: between tokens after it.
     arrivals_s: from the first arrival to the last; overload: how many times longer the work took
-    (None: it was kept up with). idle: spans of seconds in which nothing ran. latencies: what the
-    percentiles are of. replicas: each of several (() where there is one); steps, blocks and points
-    are of number `busiest` then, counts and waits of all. copies: data-parallel ones of a replica,
-    each of which stands among the replicas."""
+    (None: it was kept up with). idle: spans of seconds in which nothing ran. preempted_s: when
+    a request gave its blocks back (of a picture, in no document). latencies: what the
+    percentiles are of. replicas: each of several (() where there is one); steps, blocks and
+    points are of number `busiest` then, counts and waits of all. copies: data-parallel ones of
+    a replica, each of which stands among the replicas."""
 
     trace: str
     requests: int
@@ -61,6 +62,7 @@ class ReplayResult:
     arrivals_s: float = 0.0
     overload: float | None = field(init=False)
     idle: tuple[tuple[float, float], ...] = ()
+    preempted_s: tuple[float, ...] = ()
     latencies: Latencies = field(default_factory=Latencies)
     replicas: tuple[ReplicaShare, ...] = ()
     busiest: int = 0
@@ -87,7 +89,8 @@ class ReplayResult:
     def to_json(self) -> Mapping[str, Any]:
         """Plain values, for `report=json`; the points of the plot are left out."""
         plain = asdict(self)
-        del plain["points"], plain["idle"], plain["latencies"]
+        for name in ("points", "idle", "preempted_s", "latencies"):
+            del plain[name]
         return plain | {
             "hit_rate": self.hit_rate,
             "prefix_block_hit_rate": self.prefix_block_hit_rate,

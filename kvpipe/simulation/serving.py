@@ -14,42 +14,15 @@ from dataclasses import dataclass, field
 from random import Random
 
 from kvpipe.blocks import BlockManager, OutOfBlocks
+from kvpipe.physics.lengths import Lengths, ListedLengths
+from kvpipe.simulation.counts import Counts, RanDry
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.ledger import Ledger
 from kvpipe.simulation.named_chain import PrefixNames
+from kvpipe.simulation.standing import Standing, by_serial
 from kvpipe.simulation.step_time import NominalStep, StepTime
 from kvpipe.simulation.traces.base import TraceOptions
 from kvpipe.simulation.traffic import Traffic
-
-
-@dataclass(frozen=True, kw_only=True)
-class RanDry:
-    """The first time that the pool could not serve a step. token: how many tokens had been stored
-    since the start, recomputed ones included; held: tokens stored at that moment."""
-
-    token: int
-    held: int
-    time_s: float
-    running: int
-    reason: str
-
-
-@dataclass
-class Counts:
-    """Requests, and tokens of prompts, by what became of them."""
-
-    finished: int = 0
-    too_long: int = 0
-    never_fit: int = 0
-    cut_short: int = 0
-    preemptions: int = 0
-    stored_tokens: int = 0
-    prompt_tokens: int = 0
-    hit_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-    prefix_blocks: int = 0
-    hit_prefix_blocks: int = 0
 
 
 @dataclass
@@ -63,18 +36,20 @@ class Serving:
     counts: Counts = field(default_factory=Counts)
     step_time: StepTime = field(default_factory=NominalStep)
     latencies: Latencies = field(default_factory=Latencies)
+    preempted_s: list[float] = field(default_factory=list)
     on_finish: Callable[[int], None] = lambda _: None  # is told how many there are by now
     ran_dry: RanDry | None = None
     now: float = 0.0
     _admission_blocked: bool = False
     _unanswered: list[Traffic] = field(default_factory=list)  # admitted, no token yet
-    _lengths: list[int] = field(default_factory=list)  # of those that decode in this step
+    _reading: list[Traffic] = field(default_factory=list)  # a prompt partly stored, oldest first
+    _loose: list[Traffic] = field(default_factory=list)  # decode, but not in the standing batch
+    _lengths: Lengths = field(default_factory=ListedLengths)  # of those that decode in this step
+    _admitted: int = 0
     _random: Random = field(default_factory=lambda: Random(0))  # a replay repeats itself
 
     def __post_init__(self) -> None:
-        self._batch: list[Traffic] = []  # that decodes, their own tokens and numbers
-        self._tokens: list[int] = []
-        self._numbers: list[int] = []
+        self._standing = Standing(self.manager.standing_batch())
         self._names = PrefixNames(self.manager.granule, len(self.manager.tables))
 
     def serve(self, arrivals: list[Traffic]) -> None:
@@ -119,14 +94,32 @@ class Serving:
         """One token for each decoding request, and the drafted ones after it, as many requests as
         the budget allows."""
         drafts = min(self.manager.limits.num_lookahead_tokens, max(0, budget - 1))
-        self._lengths = []
-        while batch := self._decoding()[: budget // (1 + drafts)]:
-            if batch != self._batch:  # most often it is that of the step before
-                self._batch = batch
-                self._tokens = [item.own for item in batch]
-                self._numbers = [item.number for item in batch]
+        self._lengths = ListedLengths()
+        if drafts or len(self._loose) + self._standing.num > budget:
+            return self._decode_each(budget, drafts)
+        for item in self._loose:
+            self._standing.join(item)
+        self._loose.clear()
+        while num := self._standing.num:
             try:
-                self.manager.append(self._numbers, self._tokens, drafts)
+                self._standing.step()
+            except OutOfBlocks as error:
+                self._note_dry(error)
+                self._preempt()
+                continue
+            self.counts.stored_tokens += num
+            self._lengths = self._standing
+            return num
+        return 0
+
+    def _decode_each(self, budget: int, drafts: int) -> int:
+        """The same where they differ in what they store, or not all of them fit the budget."""
+        self._loose = sorted([*self._loose, *self._standing.leave_all()], key=by_serial)
+        while batch := self._loose[: budget // (1 + drafts)]:
+            try:
+                self.manager.append(
+                    [item.number for item in batch], [item.own for item in batch], drafts
+                )
             except OutOfBlocks as error:
                 self._note_dry(error)
                 self._preempt()
@@ -135,14 +128,11 @@ class Serving:
                 item.stored += 1
                 item.done += 1
             self.counts.stored_tokens += len(batch)
-            self._lengths = [item.stored for item in batch]
+            self._lengths = ListedLengths([item.stored for item in batch])
             if drafts:
                 self._accept(batch, drafts)
             return len(batch) * (1 + drafts)
         return 0
-
-    def _decoding(self) -> list[Traffic]:
-        return [item for item in self.running if item.stored == item.done]
 
     def _accept(self, batch: list[Traffic], drafts: int) -> None:
         """Drafted tokens in order, each by chance, until one is rejected or the answer is whole."""
@@ -162,8 +152,13 @@ class Serving:
     def _prefill(self, budget: int) -> int:
         """The next chunk of prompts that are partly stored."""
         used = 0
-        for item in [i for i in self.running if i.stored < i.done]:
+        for item in self._reading:
+            if used == budget:
+                break
             used += self._chunk(item, budget - used)
+        if used:
+            self._loose += [item for item in self._reading if item.stored == item.done]
+            self._reading = [item for item in self._reading if item.stored < item.done]
         return used
 
     def _admit(self, budget: int) -> int:
@@ -174,7 +169,7 @@ class Serving:
                 break
             item = self.waiting[0]
             hit = self._add(item)
-            item.stored = hit
+            item.stored, item.serial = hit, self._admitted
             got = self._chunk(item, budget - used)
             if not got:
                 self.manager.free(item.number)
@@ -183,6 +178,8 @@ class Serving:
                 break
             self.waiting.popleft()
             self.running.append(item)
+            (self._loose if item.stored == item.done else self._reading).append(item)
+            self._admitted += 1
             self._note_admitted(item)
             self._count_hit(item, hit)
             used += got
@@ -215,10 +212,10 @@ class Serving:
     def _preempt(self) -> None:
         """The youngest request gives its blocks back and waits again."""
         item = self.running.pop()
-        self.manager.free(item.number)
-        item.stored = 0
+        self._withdraw(item)
         item.preempted += 1
         self.counts.preemptions += 1
+        self.preempted_s.append(self.now)
         self.waiting.appendleft(item)
         self._admission_blocked = False
 
@@ -227,16 +224,25 @@ class Serving:
         if len(self.running) > 1:
             self._preempt()
             return
-        item = self.running.pop() if self.running else self.waiting.popleft()
-        if item.number in self.manager.live_requests:
-            self.manager.free(item.number)
-        item.stored = 0
+        if self.running:
+            self._withdraw(self.running.pop())
+        else:
+            self.waiting.popleft()
         self.counts.never_fit += 1
         self._admission_blocked = False
 
+    def _withdraw(self, item: Traffic) -> None:
+        """One that was running and is not finished: its blocks go back."""
+        if item.stands:
+            self._standing.leave(item)
+        else:
+            (self._loose if item.stored == item.done else self._reading).remove(item)
+        self.manager.free(item.number)
+        item.stored = 0
+
     def _finish(self) -> None:
         self._note_answers()
-        over = [item for item in self.running if item.stored >= item.target]
+        over = self._over()
         for item in over:
             self.manager.free(item.number)
             self.counts.finished += 1
@@ -246,9 +252,19 @@ class Serving:
         if over:
             self.running = [item for item in self.running if item.stored < item.target]
 
+    def _over(self) -> list[Traffic]:
+        """Those that are finished, oldest first: they decode no longer."""
+        over = self._standing.over()
+        loose = [item for item in self._loose if item.stored >= item.target]
+        if loose:
+            self._loose = [item for item in self._loose if item.stored < item.target]
+            over += loose
+        return sorted(over, key=by_serial) if len(over) > 1 else over
+
     # --- notes ------------------------------------------------------------------------------
     def _note_admitted(self, item: Traffic) -> None:
-        if item.first_token_s is None:
+        # One that was preempted in this very step is there already.
+        if item.first_token_s is None and item not in self._unanswered:
             self._unanswered.append(item)
         self.latencies.admitted(item, self.arrival(item), self.now)
 

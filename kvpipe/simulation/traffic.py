@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +15,25 @@ from kvpipe.simulation.traces.base import TraceRequest
 _OWN_TOKENS = 2**31
 
 
-@dataclass
+class Clock(Protocol):
+    """steps: how many were done."""
+
+    steps: int
+
+
+@dataclass(eq=False)
 class Traffic:
     """number: place in the trace. target: tokens stored when it is finished (the last output token
-    is not). done: tokens known so far, prompt and output; stored: tokens in the cache."""
+    is not). done: tokens known so far, prompt and output; stored: tokens in the cache. serial:
+    place in the order of admission."""
 
     number: int
     request: TraceRequest
     target: int
-    done: int
-    stored: int = 0
+    _done: int
+    _stored: int = 0
+    _clock: Clock | None = None  # of the batch that stores a token of it in every step
+    serial: int = 0
     preempted: int = 0
     admitted_s: float | None = None  # first admission, and the end of the first token's step
     first_token_s: float | None = None
@@ -31,9 +41,32 @@ class Traffic:
     def __post_init__(self) -> None:
         self.own = own_token(self.number)
 
+    def stand(self, clock: Clock | None) -> None:
+        """From now on it stores a token whenever the clock's steps go on (None: no longer)."""
+        now = self.stored
+        self._done = self._stored = now - (clock.steps if clock else 0)
+        self._clock = clock
+
     @property
-    def decoding(self) -> bool:
-        return self.stored == self.done
+    def stands(self) -> bool:
+        return self._clock is not None
+
+    @property
+    def stored(self) -> int:
+        return self._stored if self._clock is None else self._stored + self._clock.steps
+
+    @stored.setter
+    def stored(self, tokens: int) -> None:
+        assert self._clock is None, "its batch counts"
+        self._stored = tokens
+
+    @property
+    def done(self) -> int:
+        return self._done if self._clock is None else self._done + self._clock.steps
+
+    @done.setter
+    def done(self, tokens: int) -> None:
+        self._done = tokens
 
     def tokens(self) -> npt.NDArray[np.int64]:
         """[done] ids that agree with another request's exactly as far as their prefix ids do."""

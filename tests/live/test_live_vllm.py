@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tools.live import matrix, proof  # noqa: E402
+from tools.live import matrix, proof, serving  # noqa: E402
 from tools.live.cases import cases  # noqa: E402
 from tools.live.environments import missing  # noqa: E402
 
@@ -50,3 +50,15 @@ def test_the_plug_in_gives_more_tokens_and_the_same_text(tmp_path: Path) -> None
     assert found["equal"] == len(proof.LENGTHS)
     assert ours["printed"] > own["printed"] and ours["at_once"] > own["at_once"]
     assert own["preemptions"] and own["hit_tokens"] and ours["hit_tokens"]
+
+
+@pytest.mark.parametrize("way", serving.WAYS, ids=lambda way: way.name)
+def test_a_server_with_the_plug_in_says_so_and_answers_the_same(
+    way: serving.Way, tmp_path: Path
+) -> None:
+    needs("vllm-0.32.0")
+    found = serving.compare("vllm-0.32.0", way, tmp_path)
+    own, ours = found["own"], found["ours"]
+    assert found["equal"] == found["asked"] == len(proof.LENGTHS)
+    assert ours["printed"] > own["printed"] and f"{ours['printed']:,} tokens" in ours["line"]
+    assert not own["line"] and "EngineCore" in ours["processes"]

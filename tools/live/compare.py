@@ -17,6 +17,7 @@ KINDS = {
     "CrossAttentionSpec": "cross",
     "EncoderOnlyAttentionSpec": "encoder_only",
     "SinkFullAttentionSpec": "sink",
+    "RSWASpec": "full",  # admitted as if it kept every token
 }
 
 

@@ -52,9 +52,10 @@ def of_answers(answers: dict[str, Any], only: str) -> Iterator[tuple[str, str]]:
             if only not in case.name or not _TOKENS.search(log):
                 continue
             folder = MODELS[case.model.name].write(Path(scratch))
+            MODELS[case.model.name].write_draft(Path(scratch))
             path = Path(scratch) / "engine.log"
             # The model's folder is gone since: it is named where it is now.
-            path.write_text(re.sub(rf"/\S*?/{case.model.name}(?=['\s])", str(folder), log))
+            path.write_text(re.sub(rf"/\S*?/{case.model.name}(?=(-draft)?['\s])", str(folder), log))
             yield case.name, explained(path)
 
 

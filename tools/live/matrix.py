@@ -31,6 +31,7 @@ from tools.live.environments import ENVIRONMENTS, cache_folder, missing  # noqa:
 from tools.live.page import PlannedTable, write_page  # noqa: E402
 from tools.live.planned_matrix import PLANNED, planned_answers, planned_records  # noqa: E402
 from tools.live.said import said  # noqa: E402
+from tools.live.serving import kept as served_before  # noqa: E402
 
 Json = dict[str, Any]
 # No weights and no tokenizer are here: both are said to the engine beside every case.
@@ -159,7 +160,8 @@ def _write() -> None:
         for name in kept
         if name in PLANNED
     ]
-    write_page(ROOT / "docs" / "live.md", vllms, len(list(cases())), tables)
+    served = {name: found for name in ENVIRONMENTS if (found := served_before(name))}
+    write_page(ROOT / "docs" / "live.md", vllms, len(list(cases())), tables, served)
 
 
 def kept_answers(name: str) -> Path:

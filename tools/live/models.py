@@ -42,6 +42,22 @@ def _written(folder: Path, config: Config) -> Path:
     return folder
 
 
+def with_tokenizer(folder: Path) -> Path:
+    """The folder, with a word for each of its model's tokens: a server reads and writes text."""
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    words = {f"w{number}": number for number in range(size)}
+    file = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(file))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
 def _decoder(architecture: str, model_type: str, **changes: Any) -> dict[str, Any]:
     """A decoder in the words most files use."""
     return {
@@ -601,7 +617,39 @@ def _shared_and_drafts() -> list[Model]:
     ]
 
 
+def _wide_heads_and_prediction_layers() -> list[Model]:
+    """Layers whose tokens have other bytes: equal pages of several block sizes. Drafts that the
+    model's own file has."""
+    kinds = _kinds(4, 10)
+    gemma4 = _decoder(
+        "Gemma4ForCausalLM",
+        "gemma4_text",
+        num_hidden_layers=len(kinds),
+        layer_types=kinds,
+        sliding_window=64,
+        global_head_dim=64,
+        hidden_size_per_layer_input=0,
+        vocab_size_per_layer_input=512,
+        hidden_activation="gelu_pytorch_tanh",
+        tie_word_embeddings=True,
+    )
+    (latent,) = (model.config for model in _latent() if model.name == "deepseek-v3")
+    return [
+        Model(name="gemma4-10-4", kind="10 windows, 4 full of twice the bytes", config=gemma4),
+        Model(
+            name="deepseek-v3-mtp",
+            kind="latent, MTP draft",
+            config={**latent, "num_nextn_predict_layers": 1},
+            engine={"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}},
+            overrides=("model.draft=mtp",),
+        ),
+    ]
+
+
 MODELS: dict[str, Model] = {
     model.name: model
-    for model in (*_full(), *_windows(), *_latent(), *_states(), *_shared_and_drafts())
+    for model in (
+        *(*_full(), *_windows(), *_latent(), *_states(), *_shared_and_drafts()),
+        *_wide_heads_and_prediction_layers(),
+    )
 }

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+from tools.live.served_page import served_lines
 
 Json = dict[str, Any]
 Records = Mapping[str, tuple[str, list[Json]]]
@@ -39,8 +42,9 @@ _COMMANDS = {
     'tools/live/matrix.py vllm-0.32.0 --only "serve line"': "the engine, given the line that "
     "kvpipe prints and nothing else, plans what kvpipe planned",
     "tools/live/logs.py vllm-0.32.0": "what the engines printed, given to `kvpipe doctor` as it "
-    "is, is reproduced: 43 of 49 on 2026-11-30 (of six, two have a draft, whose layers it is not "
-    "told, three a batch or block size that no line says, one its memory as 0.0 GiB)",
+    "is, is reproduced: 51 of 51 on 2026-11-30",
+    "tools/live/serving.py vllm-0.32.0": "the plug-in in `vllm serve`: clients over HTTP, two "
+    "workers, `vllm bench`",
     "tools/live/block_race.py vllm-0.32.0": "vLLM's block manager and kvpipe's, call by call "
     "([blocks.md](blocks.md))",
     "tools/live/proof.py vllm-0.32.0": "an engine on kvpipe's groups: the same tokens, more "
@@ -77,13 +81,24 @@ class PlannedTable:
 
 
 def write_page(
-    path: Path, records: Records, num_cases: int, planned: Sequence[PlannedTable] = ()
+    path: Path,
+    records: Records,
+    num_cases: int,
+    planned: Sequence[PlannedTable] = (),
+    served: Mapping[str, Mapping[str, Json]] = MappingProxyType({}),
 ) -> None:
-    """num_cases: of vLLM's whole matrix, those that were not run included."""
-    path.write_text("\n".join(_lines(records, num_cases, planned)) + "\n")
+    """num_cases: of vLLM's whole matrix, those that were not run included. served: engine ->
+    what serving.py found."""
+    text = "\n".join(_lines(records, num_cases, planned, served))
+    path.write_text(text.rstrip("\n") + "\n")
 
 
-def _lines(records: Records, num_cases: int, planned: Sequence[PlannedTable]) -> Iterator[str]:
+def _lines(
+    records: Records,
+    num_cases: int,
+    planned: Sequence[PlannedTable],
+    served: Mapping[str, Mapping[str, Json]],
+) -> Iterator[str]:
     yield _HEAD
     yield from (f"- `python {command}`: {shows}" for command, shows in _COMMANDS.items())
     yield ""
@@ -93,6 +108,8 @@ def _lines(records: Records, num_cases: int, planned: Sequence[PlannedTable]) ->
         yield _counts(name, day, found, num_cases)
     for table in planned:
         yield _counts(table.name, table.day, table.records, table.num_cases)
+    for name, ways in served.items():
+        yield from served_lines(name, ways)
     for name, (_, found) in records.items():
         yield f"\n## {name}\n"
         yield from _differences(found)

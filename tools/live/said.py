@@ -21,8 +21,7 @@ Json = dict[str, Any]
 def overrides_of(
     case: Case, folder: Path, draft: Path | None, version: str, memory_bytes: int
 ) -> list[str]:
-    """The command line: the engine's own choices for everything that the case does not set. An
-    engine in the probe's own process has one batch in flight."""
+    """The command line: the engine's own choices for everything that the case does not set."""
     drafted = case.model.engine.get("speculative_config", {}).get("num_speculative_tokens", 0)
     return [
         "model=hf",
@@ -35,7 +34,6 @@ def overrides_of(
         f"cache.kv_cache_memory_bytes={memory_bytes}",
         *([f"scheduler.num_speculative_tokens={drafted}"] if drafted else []),
         *([f"model.draft={draft}"] if draft else []),
-        *(["scheduler.max_concurrent_batches=1"] if case.setting.processes == 1 else []),
         *_states_kept(case, version),
         *case.overrides,
     ]

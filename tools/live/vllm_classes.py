@@ -8,6 +8,7 @@ knowledge stands for it. Imports no kvpipe. A CUDA build does where there is no 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -22,9 +23,13 @@ Json = dict[str, Any]
 STAND_IN = """
 from transformers import PretrainedConfig
 
+def opens(key):
+    return key.endswith("_config") or key == "block_configs"
+
 def opened(value):
     if isinstance(value, dict):
-        return Section(**{k: opened(v) for k, v in value.items() if k != "model_type"})
+        parts = {k: opened(v) if opens(k) else v for k, v in value.items()}
+        return Section(**{k: v for k, v in parts.items() if k != "model_type"})
     return [opened(v) for v in value] if isinstance(value, list) else value
 
 class Section(PretrainedConfig):
@@ -33,13 +38,14 @@ class Section(PretrainedConfig):
 class StandIn(PretrainedConfig):
     def __init__(self, **values):
         self._written = dict(values)
-        opens = lambda k: k.endswith("_config") or k == "block_configs"
         super().__init__(**{k: opened(v) if opens(k) else v for k, v in values.items()})
 
     def to_dict(self):
         return dict(self._written)
 """
 # Operations that classes name when they are built; none is run.
+# Packages that processors and towers import by name; none is used.
+ABSENT = ("torchvision", "torchaudio", "timm", "cutlass")
 NAMED_OPERATIONS = ("gelu_quick", "gelu_new", "gelu_fast", "gelu_tanh_and_mul", "fatrelu_and_mul")
 
 
@@ -62,14 +68,19 @@ def prepare() -> None:
     import torch
     from vllm.model_executor.models import registry
 
+    if triton := sys.modules.get("triton"):
+        triton.set_allocator = lambda allocator: None  # type: ignore[attr-defined]
     torch.cuda.Event = lambda *given, **more: None  # which classes make, and none is recorded
     library = torch.library.Library("_C", "FRAGMENT")
     for operation in NAMED_OPERATIONS:
         if not hasattr(torch.ops._C, operation):
             library.define(f"{operation}(Tensor! out, Tensor input) -> ()")
     prepare.library = library  # type: ignore[attr-defined]
-    pretend_to_have("torchvision")
+    for package in ABSENT:
+        pretend_to_have(package)
     take_every_bias()
+    take_sparse_attention()
+    towers_stand_aside()
     look = registry._ModelInfo.from_model_cls
     registry._LazyRegisteredModel.inspect_model_cls = lambda self: look(self.load_model_cls())
 
@@ -85,6 +96,67 @@ def take_every_bias() -> None:
 
     CPUAttentionBackendImpl.__init__ = init
     CPUAttentionBackend.supports_alibi_sqrt = classmethod(lambda cls: True)
+
+
+def take_sparse_attention() -> None:
+    """What the CPU's attention has not is what it would read, not what a layer stores."""
+    from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
+    from vllm.platforms.cpu import CpuPlatform
+
+    chosen = CpuPlatform.get_attn_backend_cls.__func__
+
+    def get_attn_backend_cls(
+        cls: Any, selected_backend: Any, attn_selector_config: Any, num_heads: Any = None
+    ) -> str:
+        dense = attn_selector_config._replace(use_sparse=False)
+        return str(chosen(cls, selected_backend, dense, num_heads))
+
+    CpuPlatform.get_attn_backend_cls = classmethod(get_attn_backend_cls)
+    checked = FusedMoEConfig.__post_init__
+
+    def any_activation(self: Any) -> None:
+        with contextlib.suppress(NotImplementedError):  # experts without a gate
+            checked(self)
+
+    FusedMoEConfig.__post_init__ = any_activation
+
+
+def towers_stand_aside() -> None:
+    """Tokenizers and processors that no folder here has, and towers that nothing here builds: an
+    empty module. What generates is always vLLM's own."""
+    from unittest.mock import MagicMock
+
+    import torch
+    import transformers
+    import vllm.tokenizers
+    import vllm.tokenizers.registry
+    import vllm.transformers_utils.processor as processors
+
+    def anything(*given: Any, **more: Any) -> Any:
+        found = MagicMock()
+        found.vocab.__getitem__.return_value = 5
+        found.encode.return_value = [5]
+        found.convert_tokens_to_ids.return_value = 5
+        return found
+
+    for place in (vllm.tokenizers, vllm.tokenizers.registry):
+        place.cached_tokenizer_from_config = anything
+    processors.get_processor = anything
+    for name in ("processor", "feature_extractor", "image_processor"):
+        setattr(processors, f"cached_{name}_from_config", anything)
+    for name in ("AutoImageProcessor", "AutoFeatureExtractor", "AutoProcessor", "AutoTokenizer"):
+        getattr(transformers, name).from_pretrained = anything
+    build = transformers.AutoModel.from_config
+
+    def from_config(config: Any, **more: Any) -> Any:
+        try:
+            return build(config, **more)
+        except Exception:
+            tower = torch.nn.Module()
+            tower.config = config
+            return tower
+
+    transformers.AutoModel.from_config = from_config
 
 
 def pretend_to_have(package: str) -> None:

@@ -2,7 +2,8 @@
 
 python vllm_load.py CASE: a JSON file with `arguments` of the engine, prompt `lengths`, `new` tokens
 each, prints one JSON line: tokens by request, the printed capacity, requests that ran at once
-before the first preemption, steps and seconds.
+before the first preemption, steps and seconds. Then a load that any cache here holds, so that the
+scheduler takes the same steps whatever the groups are: CPU time of a step, several times.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from random import Random
 from typing import Any
 
 Json = dict[str, Any]
+TIMED = (64, 130, 255, 40, 100, 70)  # tokens: prompts of the timed load, all at once
+TIMED_NEW, TIMES = 60, 5
 
 
 def main(path: str) -> int:
@@ -32,19 +35,24 @@ def served(case: Json) -> Json:
 
     engine = LLMEngine.from_engine_args(EngineArgs(**case["arguments"]))
     core = engine.engine_core.engine_core
-    params = SamplingParams(
-        temperature=0, max_tokens=case["new"], ignore_eos=True, detokenize=False
-    )
-    for number, prompt in enumerate(prompts(case["lengths"])):
-        engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
-    found, start = run(engine, core.scheduler), time.perf_counter()
+
+    def asked(lengths: list[int], new: int, name: str) -> Json:
+        params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, detokenize=False)
+        for number, prompt in enumerate(prompts(lengths)):
+            engine.add_request(f"{name}{number}", {"prompt_token_ids": prompt}, params)
+        return run(engine, core.scheduler)
+
+    found, timed = asked(case["lengths"], case["new"], ""), []
+    for again in range(TIMES):
+        engine.reset_prefix_cache()
+        timed.append(asked(list(TIMED), TIMED_NEW, f"timed {again} "))
     cache = core.vllm_config.cache_config
     return {
         **found,
         "num_blocks": core.scheduler.kv_cache_config.num_blocks,
         "groups": [len(g.layer_names) for g in core.scheduler.kv_cache_config.kv_cache_groups],
         "printed": getattr(cache, "kv_cache_size_tokens", None),
-        "tail_seconds": round(time.perf_counter() - start, 3),
+        "timed": [[each["cpu_seconds"], each["steps"], each["preemptions"]] for each in timed],
     }
 
 

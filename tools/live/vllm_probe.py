@@ -51,7 +51,9 @@ def answer(case: Json) -> Json:
 def started(case: Json) -> Json:
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    engine = LLMEngine.from_engine_args(engine_arguments(case), usage_context=usage(case))
+    arguments = engine_arguments(case)
+    say(arguments)
+    engine = LLMEngine.from_engine_args(arguments, usage_context=usage(case))
     core = engine.engine_core.engine_core
     config, planned = core.vllm_config, core.scheduler.kv_cache_config
     answer: Json = {"started": True, **settings(config), **of_plan(planned)}
@@ -63,6 +65,13 @@ def started(case: Json) -> Json:
     with contextlib.suppress(Exception):
         engine.engine_core.shutdown()
     return answer
+
+
+def say(arguments: Any) -> None:
+    """As `vllm serve` and `LLM` do before the engine starts: their users' logs have this line."""
+    from vllm.entrypoints.serve.utils.api_utils import log_non_default_args
+
+    log_non_default_args(arguments)
 
 
 def engine_arguments(case: Json) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from kvpipe.logs.engines.base import LoggedEngine
 from kvpipe.logs.phrases import (
     BYTES,
+    DRAFT,
     FREE,
     PADDING,
     SIZE_OF,
@@ -115,8 +116,12 @@ _CONFIG = "with config: "
 # What it warns of as it plans, where no setting is printed.
 _WARNED = (
     Phrase(words="Hybrid KV cache manager is ", names=("hybrid",), kind="word", pattern=WORD),
+    Phrase(words="Auto-fit max_model_len: ", names=("fitted",), kind="word", pattern=WORD),
 )
+# "speculative_config=SpeculativeConfig(method='eagle', model='/a/draft', num_spec_tokens=2)"
+_DRAFT = Phrase(words="SpeculativeConfig(method=", names=("draft",), kind="path", pattern=DRAFT)
 _ARGUMENTS = (
+    _DRAFT,
     *argument("model", "model", "path", within=_CONFIG),
     *argument("model", "model", "path", within="non-default args: "),
     *argument("model_tag", "model", "path", within="args: "),
@@ -174,6 +179,11 @@ def _is_disabled(word: str) -> bool | None:
     return True if word == "disabled" else None
 
 
+def _draft(word: str) -> str:
+    """Prediction layers are in the model's own file."""
+    return "mtp" if word.endswith("mtp'") else word.rpartition("'")[2]
+
+
 def _at_least_one(value: int) -> int | None:
     return value or None
 
@@ -183,6 +193,7 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "max_num_batched_tokens": ("scheduler.max_num_batched_tokens", _at_least_one),
     "max_num_seqs": ("scheduler.max_num_seqs", _at_least_one),
     "draft_tokens": ("scheduler.num_speculative_tokens", _as_is),
+    "draft": ("model.draft", _draft),
     "tp": ("parallel.tensor_parallel_size", _at_least_one),
     "pp": ("parallel.pipeline_parallel_size", _at_least_one),
     "dp": ("parallel.data_parallel_size", _at_least_one),

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kvpipe.models._values import LARGEST, PROBE_HINT, Values, unreadable
+from kvpipe.models._values import LARGEST, Values, unreadable
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.classes import ClassFacts
 from kvpipe.models.weight import Weight
 
-__all__ = ["PROBE_HINT", "Config", "Family", "Weight", "unreadable"]
+__all__ = ["Config", "Family", "Weight", "unreadable"]
 
 STRETCHED = ("linear", "dynamic", "yarn")  # kinds of rope scaling that stretch the context
 
@@ -54,16 +54,23 @@ class Config(Values):
     def get(self, key: str, default: Any = None) -> Any:
         """The file's value, null included; else the class's default; else `default`. As it stands:
         ask `count`, `flag` and the other questions of `Values` instead, which check it."""
-        names = (self.aliases.get(key, key), key)
         for values in (self.raw, self.defaults):
-            for name in names:
+            for name in self._names(key):
                 found = _at(values, name)
                 if found is not _MISSING:
                     return found
         return default
 
+    def _names(self, key: str) -> list[str]:
+        """Under which a file may write it: the class's own name, this one, and what the class also
+        takes for its own (Step's num_attention_groups are num_key_value_heads)."""
+        own = self.aliases.get(key, key)
+        return [own, key, *(other for other, name in self.aliases.items() if name in (own, key))]
+
     def written_name(self, key: str) -> str:
-        return self.aliases.get(key, key)
+        """The name in the file; of a key that is not there, the class's own."""
+        names = self._names(key)
+        return next((name for name in names if _at(self.raw, name) is not _MISSING), names[0])
 
     def having(self, **values: Any) -> Config:
         """The same file with other values under standard keys."""

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, printable
-from kvpipe.models._values import PROBE_HINT
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, unreadable
 from kvpipe.models.families.caches import CHUNKED, FULL, SLIDING, attention_caches, layer_types
@@ -167,5 +166,5 @@ def _named(raw: Mapping[str, Any]) -> str:
 
 
 def _problem(key: str, expected: str, got: str) -> Problem:
-    (problem,) = unreadable(key, expected, got, PROBE_HINT).problems
+    (problem,) = unreadable(key, expected, got).problems
     return problem

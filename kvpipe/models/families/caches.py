@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kvpipe.models._values import is_whole
+from kvpipe.models._values import PROBE_HINT, is_whole
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, unreadable
 
@@ -35,7 +35,7 @@ def derived_types(config: Config) -> list[str]:
     layers = config.num_layers
     if config.pattern is None:
         expected = f"{layers} kinds of layers (its class derives them by a rule of its own)"
-        raise unreadable("layer_types", expected, "nothing")
+        raise unreadable("layer_types", expected, "nothing", PROBE_HINT)
     if config.pattern:
         every = next((n for key in _EVERY if (n := _raw_number(config, key))), 0)
         if every and set(config.pattern) == {FULL, SLIDING}:

@@ -198,6 +198,8 @@ def minicpm3_weights(config: Config) -> list[Weight]:
 
 def indexed_block(config: Config, layer: int) -> list[Weight]:
     """V3.2: the indexer's queries come from the query latent, its one key from the hidden state."""
+    if not own_indexers(config)[layer]:
+        return deepseek_block(config, layer)
     heads, size = config.count("index_n_heads"), config.count("index_head_dim")
     rank, hidden = config.count("q_lora_rank"), config.hidden_size
     return [
@@ -212,6 +214,12 @@ def indexed_block(config: Config, layer: int) -> list[Weight]:
 latent = partial(decoder, block=deepseek_block)
 indexed = partial(decoder, block=indexed_block)
 OTHERS = "mistral4 sarvam_mla youtu"
+# Engines read the schedule of indexers of both (vLLM, deepseek_v2.py, 0.28 to 0.33).
+INDEXED = Family(
+    caches=lambda config: indexed_caches(scheduled(config)),
+    weights=lambda config: indexed(scheduled(config)),
+    aliases={"n_routed_experts": "num_experts"},
+)
 
 FAMILIES = {
     "deepseek_v2": Family(
@@ -229,10 +237,10 @@ FAMILIES = {
         defaults={"first_k_dense_replace": 1},
     ),
     "axk2": Family(caches=indexed_caches),
-    "glm_moe_dsa": Family(caches=indexed_caches, weights=indexed),
+    "glm_moe_dsa": INDEXED,
     "hy_v4": Family(caches=hunyuan4_caches),
     "hy_v4_vl_text": Family(caches=hunyuan4_caches),
     "mistral_large4_text": Family(caches=mistral_large4_caches),
     "kimi_k2": Family(caches=latent_caches, weights=latent, like="deepseek_v3"),
-    "deepseek_v32": Family(caches=indexed_caches, weights=indexed),
+    "deepseek_v32": INDEXED,
 }

@@ -8,6 +8,7 @@ short convolutions (LFM3), the RG-LRU (arXiv:2402.19427), Inkling's convolutions
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from kvpipe.models.base import CacheGeometry
@@ -200,6 +201,10 @@ def lfm3_caches(config: Config) -> list[CacheGeometry]:
     return mixed_caches(config.having(layer_types=listed), short_conv_state)
 
 
+# vLLM 0.28 to 0.33, models/inkling: a cache of blocks of kernel_size tokens, K/V heads wide.
+_PACKED_COLUMNS = "a window of the kernel's tokens, packed by K/V head"
+
+
 def inkling_caches(config: Config) -> list[CacheGeometry]:
     """Every layer has K/V, and convolves K, V and the inputs of attention and MLP."""
     windowed = config.having(
@@ -209,7 +214,7 @@ def inkling_caches(config: Config) -> list[CacheGeometry]:
     columns = config.count("conv_kernel_size") - 1
     kinds = {"hybrid": FULL, "hybrid_sliding": SLIDING}
     caches = []
-    for layer, kind in enumerate(types_of(config)):
+    for layer, kind in enumerate(inkling_types(config)):
         if kind not in kinds:
             raise unreadable("layer_types", "hybrid or hybrid_sliding", f"'{kind}'")
         part = windowed if kinds[kind] == SLIDING else config
@@ -217,8 +222,17 @@ def inkling_caches(config: Config) -> list[CacheGeometry]:
         sizes = {"k": width, "v": width, "attn": config.hidden_size, "mlp": config.hidden_size}
         shapes = {f"conv_{name}": [size, columns] for name, size in sizes.items()}
         caches.append(attention_cache(part, layer, kinds[kind]))
-        caches.append(state_cache(layer, "sconv", "short_conv", shapes))
+        state = state_cache(layer, "sconv", "short_conv", shapes)
+        caches.append(replace(state, stored_otherwise=_PACKED_COLUMNS))
     return caches
+
+
+def inkling_types(config: Config) -> list[str]:
+    """As listed; or local_layer_ids are the layers with a window."""
+    local = config.numbers("local_layer_ids")
+    if local is None or config.words("layer_types") is not None:
+        return types_of(config)
+    return ["hybrid_sliding" if i in local else "hybrid" for i in range(config.num_layers)]
 
 
 def zaya_caches(config: Config) -> list[CacheGeometry]:

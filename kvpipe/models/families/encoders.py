@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from kvpipe.models._values import BY_HAND, PROBE_HINT
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, Weight, unreadable
 from kvpipe.models.families.weights import linear, norm, vector
@@ -49,10 +50,19 @@ def t5_decoder_layers(config: Config) -> int:
     return config.layers("num_decoder_layers", config.layers("num_layers"))
 
 
+# Those that transformers cannot run on the meta device when they decode: they read values.
+_READS_VALUES = ("big_bird", "megatron-bert", "rembert", "roformer", "xmod")
+
+
+def as_decoder(model_type: str) -> str:
+    """What helps where an encoder is asked to decode."""
+    return BY_HAND if model_type in _READS_VALUES else PROBE_HINT
+
+
 def encoder_caches(config: Config) -> list[CacheGeometry]:
     """BERT may be asked to decode; then it is not one of these."""
     if config.flag("is_decoder"):
-        raise unreadable("is_decoder", "an encoder", "true")
+        raise unreadable("is_decoder", "an encoder", "true", as_decoder(config.word("model_type")))
     fields = {"num_kv_heads": config.num_heads, "head_size": config.head_size}
     return [
         CacheGeometry(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, Weight
-from kvpipe.models.families.caches import FULL, attention_cache
+from kvpipe.models.families.caches import FULL, attention_cache, of_layer
 from kvpipe.models.families.gemma import sharing_caches
 from kvpipe.models.families.weights import attention, decoder, linear, mlp, norm, norms, vector
 from kvpipe.models.families.windows import every_sixth_and_last, types_by
@@ -44,7 +44,10 @@ def gemma4_block(config: Config, layer: int, *, shares: bool, kind: str) -> list
     """A layer that reads another's K/V has no projections to them; K is V where they are one."""
     full = kind == FULL
     own = attention(
-        wide(config) if full else config, layer, bias=config.flag("attention_bias"), qk_norm=True
+        of_layer(wide(config), layer) if full else config,
+        layer,
+        bias=config.flag("attention_bias"),
+        qk_norm=True,
     )
     left_out: tuple[str, ...] = ("self_attn.v_proj",) * (full and config.flag("attention_k_eq_v"))
     if shares:
@@ -107,5 +110,8 @@ gemma4 = Family(caches=lambda config: gemma4_caches(gemma4_window(config)), weig
 FAMILIES = {
     "gemma4_text": gemma4,
     "gemma4_unified_text": gemma4,
-    "diffusion_gemma_text": Family(caches=gemma4.caches),
+    # Its class has no attention_k_eq_v: fewer global heads need no flag.
+    "diffusion_gemma_text": Family(
+        caches=lambda config: gemma4.caches(config.having(attention_k_eq_v=True))
+    ),
 }

@@ -237,11 +237,16 @@ FAMILIES = {
         caches=partial(attention_caches, prefix="transformer.h", name="self_attention.attn"),
         weights=bloom_weights,
         defaults={"max_position_embeddings": 2048},
-        aliases={"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+        aliases={
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "hidden_size": "n_embed",
+        },
     ),
     "falcon": Family(
         caches=falcon_caches,
         weights=partial(decoder, block=falcon_block, norm_bias=True),
+        aliases={"hidden_size": "n_embed"},
     ),
     "mpt": Family(
         caches=mpt_caches,

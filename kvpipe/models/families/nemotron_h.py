@@ -17,6 +17,12 @@ from kvpipe.models.families.weights import attention, decoder, mlp, norms, route
 
 # The letters of hybrid_override_pattern, and the four layers of the class's default.
 DEFAULT_KINDS = ("linear_attention", "moe", FULL, "mlp")
+# What its class takes for its own names, where a file has them.
+OTHER_NAMES = {
+    "n_groups": "mamba_n_groups",
+    "conv_kernel": "mamba_d_conv",
+    "use_conv_bias": "mamba_conv_bias",
+}
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
@@ -96,6 +102,7 @@ FAMILIES = {
         weights=nemotron_weights,
         num_layers=lambda config: nemotron_sizes(config).num_layers,
         defaults={"num_hidden_layers": len(DEFAULT_KINDS)},
+        aliases=OTHER_NAMES,
         ssm_dtype="float32",
     ),
 }

@@ -122,14 +122,18 @@ def image_patches(config: Config) -> int:
 # --- Llama 3.2 Vision ----------------------------------------------------------------------------
 def mllama_caches(config: Config) -> list[CacheGeometry]:
     """Some layers attend to the images alone, the others to the text."""
-    crossing = config.numbers("cross_attention_layers")
-    crossing = [3, 8, 13, 18, 23, 28, 33, 38] if crossing is None else crossing
+    crossing = mllama_crossing(config)
     return [
         replace(cache, name=f"model.layers.{cache.layer}.cross_attn.attn", spec="cross")
         if cache.layer in crossing
         else cache
         for cache in attention_caches(config)
     ]
+
+
+def mllama_crossing(config: Config) -> list[int]:
+    found = config.numbers("cross_attention_layers")
+    return [3, 8, 13, 18, 23, 28, 33, 38] if found is None else found
 
 
 def mllama_image_tokens(config: Config) -> int:
@@ -147,7 +151,6 @@ FAMILIES = {
     "canary_decoder": grouped,
     "cohere_asr": grouped,
     "dia_decoder": Family(caches=dia_caches, encoder_tokens=longest_source(*positions)),
-    "mllama_text_model": Family(caches=mllama_caches, encoder_tokens=mllama_image_tokens),
     "moonshine": grouped,
     "moonshine_streaming": grouped,
     "musicgen_decoder": plain,

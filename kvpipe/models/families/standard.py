@@ -172,13 +172,6 @@ BLOCKS: Mapping[str, Block] = {
             number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
         ),
     ),
-    "step3p5": Block(
-        bias="attention_bias",
-        qk_norm="head",
-        gate="head",
-        mlp_bias="mlp_bias",
-        experts=Experts(number="n_routed_experts", shared_width="share_expert_dim", first=3),
-    ),
     "unlimited_ocr_text": Block(
         bias="attention_bias",
         mlp_bias="mlp_bias",
@@ -207,9 +200,9 @@ UNWEIGHTED: Mapping[str, Block] = {
     "olmo": Block(bias="attention_bias", norms=0),
 }
 _NOT_COUNTED = """
-biogpt chameleon codegen csm ctrl doge ernie4_5_vl_moe_text evolla git
+biogpt chameleon codegen csm ctrl doge evolla git
 gpt_neox_japanese higgs_audio_v2 kosmos_2_5_text_model kosmos_2_text_model
-kyutai_speech_to_text moshi molmo2_text phi4_multimodal voxtral_realtime_text xglm
+kyutai_speech_to_text moshi phi4_multimodal xglm
 """
 
 

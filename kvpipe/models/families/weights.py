@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvpipe.models.families.base import Config, Weight
+from kvpipe.models.families.caches import of_layer
 
 
 def linear(
@@ -179,7 +180,7 @@ def decoder(
     final = norm("model.norm", config.hidden_size, bias=norm_bias)
     return [
         embedding(config),
-        *(weight for i in range(config.num_layers) for weight in block(config, i)),
+        *(weight for i in range(config.num_layers) for weight in block(of_layer(config, i), i)),
         *(Weight(name=w.name, shape=w.shape, last=True) for w in final),
         *head(config, bias=head_bias),
     ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.models._quantization import quantized_bytes
+from kvpipe.models._values import BY_HAND
 from kvpipe.models.base import CacheGeometry, ModelGeometry
 from kvpipe.models.config_file import ConfigFile
 from kvpipe.models.families import families
@@ -180,15 +181,9 @@ def _probed(config: Any) -> Probed:
     )
 
 
-_ADVICE = (
-    "write its geometry: a copy of conf/model/llama.yaml as DIR/model/NAME.yaml, "
-    "then --config-dir DIR model=NAME"
-)
-
-
 def _advised(file: ConfigFile, problem: Problem) -> Problem:
     key = "model.probe" if problem.key.startswith("model") else f"model.probe ({problem.key})"
-    return replace(problem, key=key, knob=_ADVICE)
+    return replace(problem, key=key, knob=BY_HAND)
 
 
 def _cannot(file: ConfigFile, error: Exception) -> ConfigError:
@@ -198,7 +193,7 @@ def _cannot(file: ConfigFile, error: Exception) -> ConfigError:
             "model.probe",
             f"a model of type '{file.model_type}' that transformers can build and run",
             f"{type(error).__name__}: {told}",
-            _ADVICE,
+            BY_HAND,
         )
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kvpipe.models._values import Values
-from kvpipe.models.towers.parts import layer_norm, linear
+from kvpipe.models.towers.parts import gated, layer_norm, linear
 
 KERNEL = 3  # columns of a convolution
 
@@ -23,7 +23,7 @@ def qwen2_5_omni(config: Values) -> int:
 
 
 def qwen3_omni(config: Values) -> int:
-    """Three convolutions over time and pitch, each of which halves both."""
+    """Three convolutions over time and pitch, each of which halves both; two layers at the end."""
     size, out = width(config), config.count("output_dim")
     wide, pitches = config.count("downsample_hidden_size"), config.count("num_mel_bins")
     for _ in range(3):
@@ -36,6 +36,28 @@ def qwen3_omni(config: Values) -> int:
         + linear(size, size)
         + linear(size, out)
     )
+
+
+def glmasr(config: Values) -> int:
+    """As Whisper's without places; K and V may have fewer heads."""
+    size, inner = width(config), config.count("intermediate_size")
+    heads = config.count("num_attention_heads")
+    head = config.count("head_dim", size // heads)
+    wide, shared = heads * head, config.count("num_key_value_heads", heads) * head
+    layer = linear(size, wide) + size * shared + linear(size, shared) + linear(wide, size)
+    layer += linear(size, inner) + linear(inner, size) + 2 * layer_norm(size)
+    return _convolutions(config) + config.layers("num_hidden_layers") * layer + layer_norm(size)
+
+
+def realtime(config: Values) -> int:
+    """Voxtral Realtime's, with RMS norms and a gated MLP."""
+    size, head = width(config), config.count("head_dim")
+    heads = config.count("num_attention_heads")
+    wide = heads * head
+    shared = config.count("num_key_value_heads", heads) * head
+    layer = linear(size, wide) + size * shared + linear(size, shared) + linear(wide, size)
+    layer += gated(size, config.count("intermediate_size")) + size + 2 * size
+    return _convolutions(config) + config.layers("num_hidden_layers") * layer + size
 
 
 def width(config: Values) -> int:
@@ -64,4 +86,8 @@ TOWERS: Mapping[str, Callable[[Values], int]] = {
     "voxtral_encoder": whisper,
     "qwen2_5_omni_audio_encoder": qwen2_5_omni,
     "qwen3_omni_moe_audio_encoder": qwen3_omni,
+    "qwen3_asr_encoder": qwen3_omni,
+    "glmasr_encoder": glmasr,
+    "voxtral_realtime_encoder": realtime,
+    "moss_transcribe_diarize_audio": whisper,
 }

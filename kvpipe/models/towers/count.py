@@ -11,16 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvpipe.models._values import Values
 from kvpipe.models.config_file import ConfigFile
 from kvpipe.models.families.base import Config
 from kvpipe.models.families.classes import facts_of
-from kvpipe.models.towers.audio import TOWERS as HEARING
-from kvpipe.models.towers.joints import JOINTS
-from kvpipe.models.towers.vision import TOWERS as SEEING
+from kvpipe.models.towers.table import GIVEN, JOINTS, TOWERS
 from kvpipe.models.weight import Weight
 
-_TOWERS = {**SEEING, **HEARING}
 _PIECES = 5040  # divisible by every number of ranks that people use
 
 
@@ -38,15 +34,39 @@ def tower_parameters(file: ConfigFile, text: Config) -> int | None:
     a tower is wrong."""
     whole = _whole(file)
     kind = str(whole.get("model_type"))
-    sections = _facts()["wholes"].get(kind, {})
-    if kind not in JOINTS or any(not isinstance(whole.get(key), Mapping) for key in sections):
+    if kind not in JOINTS or not _has_all(whole, kind):
         return None
-    said = Config(whole, facts_of(kind).defaults)
-    towers = [_tower(whole, key, name) for key, name in sections.items()]
-    if not towers or any(name not in _TOWERS for name, _ in towers):
+    towers = {k: _tower(whole, k, name) for k, name in _sections(kind).items() if whole.get(k)}
+    if any(name not in TOWERS for name, _ in towers.values()):
         return None
-    return sum(_TOWERS[name](values) for name, values in towers) + JOINTS[kind](
-        said, towers[0][1], text
+    said = _with_sections(whole, kind, {key: values for key, (_, values) in towers.items()})
+    if kind in GIVEN:
+        for key, values in GIVEN[kind](said, text).items():
+            towers[key] = (towers[key][0], towers[key][1].having(**values))
+        said = _with_sections(whole, kind, {key: values for key, (_, values) in towers.items()})
+    first = next((values for _, values in towers.values()), said)
+    counted = sum(TOWERS[name](values) for name, values in towers.values())
+    return counted + JOINTS[kind](said, first, text)
+
+
+def _with_sections(whole: Mapping[str, Any], kind: str, sections: Mapping[str, Config]) -> Config:
+    """The whole, its sections with what their classes supply."""
+    filled = {key: {**values.defaults, **values.raw} for key, values in sections.items()}
+    return Config({**whole, **filled}, facts_of(kind).defaults)
+
+
+def _sections(kind: str) -> Mapping[str, str]:
+    found = _facts()["wholes"].get(kind, {})
+    assert isinstance(found, dict)
+    return found
+
+
+def _has_all(whole: Mapping[str, Any], kind: str) -> bool:
+    """Whether the file has every section, but for those that its class leaves out, too."""
+    absent = _facts()["absent"].get(kind, ())
+    return all(
+        isinstance(whole.get(key), Mapping) or (key in absent and whole.get(key) is None)
+        for key in _sections(kind)
     )
 
 
@@ -61,11 +81,21 @@ def _whole(file: ConfigFile) -> Mapping[str, Any]:
     return file.wholes[-1] if file.is_nested else file.raw
 
 
-def _tower(whole: Mapping[str, Any], key: str, kind: str) -> tuple[str, Values]:
+def _tower(whole: Mapping[str, Any], key: str, kind: str) -> tuple[str, Config]:
     """The tower's type, and its values over those of its class."""
     written: Mapping[str, Any] = whole[key]
-    name = written.get("model_type", kind)
+    name = written.get("model_type") or kind
     name = kind if name == whole.get("model_type") else str(name)
-    config = Config(written, _facts()["types"].get(name, {}))
+    config = Config(_with_parts(written, name), _facts()["types"].get(name, {}))
     config.where = f"{key}."
     return name, config
+
+
+def _with_parts(written: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The section, and in the sections inside it what their classes supply."""
+    filled = {}
+    for key, kind in _facts()["parts"].get(name, {}).items():
+        inside = written.get(key) or {}
+        if isinstance(inside, Mapping):
+            filled[key] = {**_facts()["types"].get(kind, {}), **_with_parts(inside, kind)}
+    return {**written, **filled}

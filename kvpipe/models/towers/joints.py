@@ -11,8 +11,11 @@ from kvpipe.models._values import Values
 from kvpipe.models.families.base import Config
 from kvpipe.models.towers.audio import width
 from kvpipe.models.towers.parts import layer_norm, linear
+from kvpipe.models.towers.vision import clip
 
 Joint = Callable[[Values, Values, Config], int]
+# What the class of the whole gives its sections, whatever the file says: section -> key -> value.
+Given = Callable[[Values, Config], Mapping[str, Mapping[str, int]]]
 
 
 def nothing(whole: Values, tower: Values, text: Config) -> int:
@@ -99,7 +102,42 @@ def after_sound(whole: Values, tower: Values, text: Config) -> int:
     return linear(width(tower), size, bias) + linear(size, size, bias)
 
 
+def voxtral(whole: Values, tower: Values, text: Config) -> int:
+    """Four columns of sound side by side, which are as wide as the tower's MLP."""
+    size = text.hidden_size
+    return (tower.count("intermediate_size") + size) * size
+
+
+def realtime(whole: Values, tower: Values, text: Config) -> int:
+    """Some columns of sound side by side."""
+    size = text.hidden_size
+    return (width(tower) * whole.count("downsample_factor") + size) * size
+
+
+def glmasr(whole: Values, tower: Values, text: Config) -> int:
+    size = text.hidden_size
+    return linear(tower.count("intermediate_size"), 2 * size) + linear(2 * size, size)
+
+
+def moss(whole: Values, tower: Values, text: Config) -> int:
+    size, bias = text.hidden_size, whole.flag("projector_bias", True)
+    wide = width(tower) * whole.count("audio_merge_size")
+    return linear(wide, size, bias) + linear(size, size, bias) + layer_norm(size)
+
+
+def video_llava(whole: Values, tower: Values, text: Config) -> int:
+    """Images and videos have a tower each, of one shape."""
+    return two_layers(whole, tower, text) + clip(tower)
+
+
 JOINTS: Mapping[str, Joint] = {
+    "voxtral": voxtral,
+    "glmasr": glmasr,
+    "voxtral_realtime": realtime,
+    "moss_transcribe_diarize": moss,
+    "video_llava": video_llava,
+    "cohere_compass": nothing,
+    "qwen3_asr": nothing,
     "llava": two_layers,
     "llava_next": with_newline,
     "llava_next_video": with_newline,

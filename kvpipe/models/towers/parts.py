@@ -19,6 +19,21 @@ def block(size: int, inner: int) -> int:
     return 4 * linear(size, size) + linear(size, inner) + linear(inner, size) + 2 * layer_norm(size)
 
 
+def gated(size: int, inner: int, bias: bool = False) -> int:
+    """An MLP whose first matrix is gated by a second."""
+    return 2 * linear(size, inner, bias) + linear(inner, size, bias)
+
+
+def square(inputs: int, outputs: int, bias: bool = False, kernel: int = 3) -> int:
+    """A convolution over kernel x kernel pixels."""
+    return linear(inputs * kernel**2, outputs, bias)
+
+
+def ratio(config: Values, key: str, default: float) -> float:
+    """A ratio that a class always has."""
+    return config.ratio(key, default) or default
+
+
 def patches(config: Values, size: int, *, bias: bool, frames: bool = False) -> int:
     """A convolution over patches of pixels (and frames)."""
     named = (config.number(key) for key in ("in_channels", "in_chans", "num_channels"))

@@ -128,7 +128,7 @@ def internvl(config: Values) -> int:
     )
     return (
         size
-        + (places(config) + 1) * size
+        + (config.flag("use_absolute_position_embeddings", True) * (places(config) + 1) * size)
         + patches(config, size, bias=True)
         + config.layers("num_hidden_layers") * layer
         + ends
@@ -151,6 +151,7 @@ TOWERS: Mapping[str, Callable[[Values], int]] = {
     "qwen3_omni_moe_vision_encoder": qwen3,
     "qwen3_5_vision": qwen3,
     "qwen3_5_moe_vision": qwen3,
+    "cohere_compass_vision": qwen3,
     "glm4v_vision": glm4,
     "glm4v_moe_vision": glm4,
     "internvl_vision": internvl,

@@ -19,6 +19,7 @@ from kvpipe.layouts.state import state_views
 from kvpipe.plugins import REGISTRIES
 from kvpipe.specs.base import DTYPE_BYTES, KVCacheSpec
 from kvpipe.stages.allocation._kernel_blocks import KernelBlocks
+from kvpipe.stages.allocation._notes import restrided, split_apart
 from kvpipe.stages.allocation._overlays import split_alike
 from kvpipe.stages.allocation._slots import Slot, layer_slots
 from kvpipe.stages.allocation.placements import LETTERED, lettered_place, one_buffer
@@ -33,6 +34,7 @@ def address_map(
     *,
     kernel_block_size: int | None = None,
     any_kernel_block: bool = True,
+    splits_apart_pages: bool = True,
 ) -> AddressMap:
     """The addresses of one rank's cache; ConfigError naming what cannot be.
 
@@ -42,14 +44,16 @@ def address_map(
     takes the cross-layer buffer only when a KV connector asks for it; nothing is lost by it, so
     here it is the default). kernel_block_size: tokens, of attention groups (None: the layout's
     option; auto: the largest that the layout's kernels take and that divides the block).
-    any_kernel_block: CPU kernels take any size.
+    any_kernel_block: CPU kernels take any size. splits_apart_pages: a page may be split where other
+    layers' pages lie between it and the next, at a whole number of kernel blocks.
     """
     asked: LayoutChoice = REGISTRIES["layout"].get(layout)() if isinstance(layout, str) else layout
     known = tuple(asked.candidates(movable=placement in LETTERED))
     if kernel_block_size is None:
         kernel_block_size = asked.kernel_block_size
     shared = tuple((layer, target) for layer, target in shared_layers)
-    return _addresses(config, shared, known, placement, kernel_block_size, any_kernel_block)
+    kernel = KernelBlocks(kernel_block_size, any_kernel_block, splits_apart_pages)
+    return _addresses(config, shared, known, placement, kernel)
 
 
 @lru_cache(maxsize=32)  # jobs of a sweep often share a cache, and change what uses it
@@ -58,11 +62,9 @@ def _addresses(
     shared_layers: tuple[tuple[str, str], ...],
     known: tuple[Layout, ...],
     placement: str,
-    kernel_block_size: int | None,
-    any_kernel_block: bool,
+    kernel: KernelBlocks,
 ) -> AddressMap:
     chosen = _choose_layouts(config, known)
-    kernel = KernelBlocks(kernel_block_size, any_kernel_block)
     if placement in LETTERED:
         result = _lettered(config, chosen, placement, kernel)
     elif placement == "cross_layer" or (placement == "auto" and not _not_uniform(config, chosen)):
@@ -137,7 +139,7 @@ def _uniform(
     # 2. Blocks of the manager.
     num_blocks = sizes.pop() // spec.page_size_bytes
     # 3. Blocks of the kernel: num_blocks * (block_size // kernel_block_size), in Layout.views.
-    kernel_block_size = kernel.of(names[0], spec, layout, splittable=True)
+    kernel_block_size = kernel.of(names[0], spec, layout, stride=None)
     # 4. and 5. The backend's shape, the layers dimension and the stride order are the layout's
     # `native_order` and `cross_order`; one contiguous buffer holds all layers.
     place = PagePlace(
@@ -178,14 +180,14 @@ def _per_group(
             layers.append(_state(slot))
             continue
         whole = layout.tensor_order[0] != "B" and slot.layer in alike
-        splittable = whole or slot.packed
+        stride = None if whole or slot.packed else slot.block_stride
         place = PagePlace(
             layer=slot.layer,
             buffer=slot.buffer,
             offset=slot.offset,
             num_blocks=slot.num_blocks,
             block_size=slot.spec.block_size,
-            kernel_block_size=kernel.of(slot.layer, slot.spec, layout, splittable),
+            kernel_block_size=kernel.of(slot.layer, slot.spec, layout, stride),
             order=layout.tensor_order if whole else "B" + layout.page_order,
             block_stride=None if whole else slot.block_stride,
         )
@@ -197,26 +199,7 @@ def _per_group(
         buffers=tuple(tensor.size_bytes for tensor in config.tensors),
         groups=_groups(config, layers),
         layers=tuple(layers),
-        notes=_restrided(layers, chosen, alike),
-    )
-
-
-def _restrided(
-    layers: Sequence[LayerAddresses], chosen: dict[str, Layout | None], alike: set[str]
-) -> tuple[str, ...]:
-    moved = [
-        layer.layer
-        for layer in layers
-        if (layout := chosen[layer.layer]) is not None
-        and layout.tensor_order[0] != "B"
-        and layer.layer not in alike
-    ]
-    if not moved:
-        return ()
-    return (
-        f"{len(moved)} attention layers are re-strided: K and V of a block lie in its own page, "
-        "because other layers split the same bytes differently, or lie beside it in a slot (first: "
-        f"{moved[0]})",
+        notes=restrided(layers, chosen, alike) + split_apart(layers),
     )
 
 
@@ -245,7 +228,7 @@ def _lettered(
         if layout is None:
             layers.append(_state(slot))
             continue
-        kernel_block_size = kernel.of(slot.layer, slot.spec, layout, splittable=False)
+        kernel_block_size = kernel.of(slot.layer, slot.spec, layout, stride=0)
         place = lettered_place(slot, placement, kernel_block_size)
         layers.append(_attention(slot.spec, layout, slot.group, place))
     return AddressMap(

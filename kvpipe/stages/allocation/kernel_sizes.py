@@ -1,5 +1,5 @@
-"""Which block sizes attention kernels read whole: the only ones where a block has pages of several
-layers, since a kernel's own smaller blocks could not be told apart in it."""
+"""Which block sizes attention kernels read whole. A block of more tokens is read as several of
+these, if it can be split: `_kernel_blocks.py`."""
 
 from __future__ import annotations
 

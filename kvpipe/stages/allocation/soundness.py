@@ -62,9 +62,9 @@ def lanes(layer: LayerAddresses, addresses: AddressMap) -> Iterator[Lane]:
     """Lanes of one layer, over manager blocks. An axis whose stride reaches past a block is outside
     the block axis: one lane for each of its steps."""
     for view in joined(layer.views):
-        split = view.shape[0] // max(addresses.num_blocks, 1) or 1
-        block, itemsize = view.strides[0] * split, DTYPE_BYTES[view.dtype]
-        starts, length = [view.offset], itemsize + (split - 1) * view.strides[0]
+        ids = view.kernel_ids(addresses.num_blocks)
+        block, itemsize = view.strides[0] * ids.apart, DTYPE_BYTES[view.dtype]
+        starts, length = [view.offset], itemsize + (ids.held - 1) * view.strides[0]
         for count, stride in zip(view.shape[1:], view.strides[1:], strict=True):
             if count > 1 and stride >= block:
                 starts = [start + i * stride for start in starts for i in range(count)]
@@ -77,7 +77,7 @@ def lanes(layer: LayerAddresses, addresses: AddressMap) -> Iterator[Lane]:
                 start=start,
                 stride=block,
                 length=length,
-                num_blocks=view.shape[0] // split,
+                num_blocks=addresses.num_blocks if view.shape[0] else 0,
             )
 
 
@@ -103,10 +103,10 @@ def _group_collides(addresses: AddressMap) -> str:
     by_group: dict[int, list[tuple[int, int, int, str]]] = defaultdict(list)
     for layer in addresses.layers:
         for view in joined(layer.views):
-            split = view.shape[0] // max(addresses.num_blocks, 1) or 1
+            held = view.kernel_ids(addresses.num_blocks).held
             by_group[layer.group] += [
                 (view.buffer, start, start + length, layer.layer)
-                for start, length in block_runs(view, range(split))
+                for start, length in block_runs(view, range(held))
             ]
     for runs in by_group.values():
         runs.sort()

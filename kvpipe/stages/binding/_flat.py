@@ -20,13 +20,14 @@ def read_token(
 ) -> bytes:
     """The content of one token and head. block_id: of the block that holds `position`; block_size:
     the group's, in tokens."""
-    slot = block_id * block_size + position % block_size
     block_stride, token_stride, head_stride, item = view["strides"]
     kernel_block = view["shape"][1]
+    apart = view.get("ids_apart") or block_size // kernel_block
+    inside, place = divmod(position % block_size, kernel_block)
     start = (
         view["offset"]
-        + slot // kernel_block * block_stride
-        + slot % kernel_block * token_stride
+        + (block_id * apart + inside) * block_stride
+        + place * token_stride
         + head * head_stride
     )
     return read(view["buffer"], start, view["shape"][3] * item)

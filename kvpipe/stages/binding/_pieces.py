@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.layouts.base import ArrayView
+from kvpipe.layouts.kernel_ids import KernelIds
 from kvpipe.specs.base import DTYPE_BYTES
 from kvpipe.stages.binding.base import AttentionLayer
 from kvpipe.stages.binding.served_requests import ProofRequest, proof_positions
@@ -28,12 +29,13 @@ class Piece:
 
     view: of the layer. positions: rows, each a token or several (for a state: block indices).
     slots: where the block manager wants them, in rows (for a state: block ids). block_size: rows in
-    a block.
+    a block. ids: of the view's own blocks.
     """
 
     view: ArrayView
     group: int
     block_size: int
+    ids: KernelIds
     request: int
     positions: tuple[int, ...]
     slots: tuple[int, ...]
@@ -49,9 +51,9 @@ class Piece:
         )
 
     @property
-    def rows_key(self) -> tuple[int, int, int, tuple[int, ...]]:
+    def rows_key(self) -> tuple[int, int, int, KernelIds, tuple[int, ...]]:
         """Equal for pieces whose rows lie in the same slots."""
-        return (self.group, self.request, self.block_size, self.positions)
+        return (self.group, self.request, self.block_size, self.ids, self.positions)
 
     @property
     def row_bytes(self) -> int:
@@ -78,7 +80,8 @@ def pieces_of(
         max_tokens = max(1, max_rows // (max(heads, default=1) * max(len(requests), 1)))
         tokens = [proof_positions(r, index, block_size, max_tokens, seed) for r in requests]
         for part in (part for name in ours for part in parts_of(layers[name].views)):
-            rows = part.shape[0] * part.shape[1] // config.num_blocks if part.per_token else 1
+            ids = part.kernel_ids(config.num_blocks)
+            rows = ids.held * ids.rows if part.per_token else 1
             for number, request in enumerate(requests):
                 slots = request.tables[index]
                 if part.per_token:
@@ -88,6 +91,7 @@ def pieces_of(
                         view=part,
                         group=index,
                         block_size=rows,
+                        ids=ids,
                         request=number,
                         positions=tuple(slots),
                         slots=tuple(slots.values()),

@@ -147,8 +147,16 @@ def _write(
             slots[sum(len(p.slots) for p in batch[: batch.index(lost) + 1]) - 1] = -1
         new = _tensor(b"".join(content(p, byte) for p in batch), buffers.buffers[view.buffer])
         target = targets.get((view.layer, view.array), view)
+        if view.per_token:  # a kernel's slots, where its blocks lie apart
+            slots = batch[0].ids.slots(_integers(slots)).tolist()
         write = write_tokens if view.per_token else write_states
         write(target, new, slots, buffers)
+
+
+def _integers(slots: Sequence[int]) -> Array:
+    import numpy as np
+
+    return np.array(slots, np.int64)
 
 
 def _tensor(content: bytes, like: Buffer) -> Array:

@@ -41,7 +41,7 @@ class Gathered:
             return bytes(backend.pack(buffers, [piece.view], ids).numpy())
         ids, rows = self._blocks(piece)
         buffer, num_rows = buffers[piece.view.buffer], int(rows[-1]) + 1
-        found = backend.gather(buffer, piece.view, ids, num_rows, piece.block_size)
+        found = backend.gather(buffer, piece.view, ids, num_rows, piece.ids.table_rows)
         return bytes(found.view(torch.uint8)[rows].cpu().numpy())
 
     def _blocks(self, piece: Piece) -> tuple[Array, Array]:
@@ -59,7 +59,8 @@ class Gathered:
         rows = [place[position // size] + position % size for position in piece.positions]
         device = self._buffers.buffers[piece.view.buffer].data.device
         ids = torch.tensor([table[i] for i in indices], dtype=torch.int32, device=device)
-        return ids, torch.tensor(rows, device=device)
+        steps = torch.arange(piece.ids.held, dtype=torch.int32, device=device)
+        return piece.ids.table(ids, steps).contiguous(), torch.tensor(rows, device=device)
 
 
 class Flat:

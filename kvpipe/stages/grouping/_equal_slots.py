@@ -14,12 +14,15 @@ from kvpipe.errors import KvpipeError, SpecError
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.grouping._groups import Grouping, group_layers
 from kvpipe.stages.grouping._merging import Layers
-from kvpipe.stages.grouping._read_whole import are_read_whole
 from kvpipe.stages.grouping.axes import own_axes
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.pool import Pool, check_pool, on_rank
+from kvpipe.stages.grouping.slots.asked import SlotGroups, SlotRequest
 from kvpipe.stages.grouping.slots.baselines import Baseline
-from kvpipe.stages.grouping.slots.rule import SlotRequest, slot_groups
+from kvpipe.stages.grouping.slots.equal_pages import have_equal_pages
+from kvpipe.stages.grouping.slots.kernels import are_read
+from kvpipe.stages.grouping.slots.rule import slot_groups
+from kvpipe.stages.grouping.slots.stages import slot_bytes
 from kvpipe.stages.grouping.union import union
 
 
@@ -29,7 +32,7 @@ def in_equal_slots(
     """own: the groups of equal counts, which stay where slots bring nothing, or cannot be."""
     whole = union(layers)
     try:
-        found = slot_groups(
+        found = _searched(
             SlotRequest(
                 ranks=layers,
                 limits=rules.limits(request.limits),
@@ -38,6 +41,7 @@ def in_equal_slots(
                 quantum=request.block_quantum,
                 shares_prefixes=request.shares_prefixes,
                 kernel_sizes=request.kernel_sizes,
+                reads_whole=request.scratch or not rules.splits_apart_pages,
                 memory=() if request.num_gpu_blocks_override is not None else request.memory,
             )
         )
@@ -46,9 +50,26 @@ def in_equal_slots(
     as_before = _shape(found.groups) == _shape(own.groups)
     if as_before and not request.scratch:  # a tensor a layer is the simpler pool
         return replace(own, slots=found.facts)
-    if not are_read_whole(found.groups, request.kernel_sizes):
+    if request.slots.for_engine == "vllm":  # whose pages are of one size: tensors hold them
+        takes = have_equal_pages(found.groups)
+        return Grouping(groups=found.groups, slots=found.facts) if takes else own
+    if not are_read(found.groups, layers, request.kernel_sizes):
         return own
     return Grouping(groups=found.groups, slots=found.facts, in_slots=True)
+
+
+def _searched(asked: SlotRequest) -> SlotGroups:
+    """The groups; where they are for an engine that takes few of them, what the best would have
+    held stands beside the plans compared."""
+    found = slot_groups(asked)
+    if asked.options.for_engine == "kvpipe":
+        return found
+    best = slot_groups(replace(asked, options=replace(asked.options, for_engine="kvpipe")))
+    slot = max(slot_bytes(best.groups, asked.ranks))
+    length, limits = asked.limits.max_model_len, asked.limits
+    blocks = sum(group.spec.steady_blocks(length, limits) for group in best.groups)
+    more = ("equal slots of unlike pages", len(best.groups), blocks * slot)
+    return replace(found, facts=replace(found.facts, compared=(*found.facts.compared, more)))
 
 
 def _shape(groups: Sequence[KVCacheGroupSpec]) -> Counter[tuple[KVCacheSpec, int]]:

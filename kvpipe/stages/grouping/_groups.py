@@ -78,9 +78,8 @@ def _check_holes(layers: Layers, rules: EngineRules) -> None:
 
 
 def _check_compressed(layers: Layers, rules: EngineRules) -> None:
-    """Releases from before pages of all sizes were packed plan one such model by rules of its own,
-    which are not known here."""
-    if not rules.version or rules.packed_groups:
+    """Releases whose planner was not run for such a model may plan it by rules of their own."""
+    if not rules.version or rules.compressed_rows:
         return
     found = [
         name
@@ -90,8 +89,8 @@ def _check_compressed(layers: Layers, rules: EngineRules) -> None:
     if found:
         raise refuse(
             "engine.name",
-            "an engine that packs rows that stand for several tokens beside others, as vLLM from "
-            f"0.29.0 on ({rules.name} does not)",
+            "an engine known to plan rows that stand for several tokens beside others, as vLLM "
+            f"from 0.33.0 on (of {rules.name} it is not known)",
             some(found),
             "set engine=vllm_0_33 or engine=kvpipe",
             reference="ValueError",

@@ -8,8 +8,8 @@ from dataclasses import replace
 from kvpipe.engines.base import EngineRules
 from kvpipe.stages.grouping._groups import Grouping, group_layers
 from kvpipe.stages.grouping._merging import Layers
-from kvpipe.stages.grouping._read_whole import are_read_whole
 from kvpipe.stages.grouping.base import GroupingRequest
+from kvpipe.stages.grouping.slots.kernels import are_read_whole
 from kvpipe.stages.grouping.union import union
 
 

@@ -28,7 +28,7 @@ from kvpipe.stages.grouping.admission import Edges
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.ranks import RankedPlans, plan_ranks
 from kvpipe.stages.grouping.scratch import ScratchChoice, uses_scratch
-from kvpipe.stages.grouping.slots.options import BlockSizeRule, Objective, SlotOptions
+from kvpipe.stages.grouping.slots.options import BlockSizeRule, ForEngine, Objective, SlotOptions
 from kvpipe.stages.grouping.union import shared_layers, stored_layers
 
 
@@ -45,6 +45,7 @@ class HybridGrouping:
         block_sizes: BlockSizeRule
         max_prefix_grain: Annotated[int, Field(ge=1, lt=2**20)]
         scratch: ScratchChoice
+        for_engine: ForEngine
         lengths: list[Annotated[int, Field(ge=1, lt=2**31)]] | Literal["auto"]
 
     def __init__(self, options: Options) -> None:
@@ -63,6 +64,7 @@ def _slot_options(options: HybridGrouping.Options) -> SlotOptions:
         table_price=options.table_price,
         block_sizes=options.block_sizes,
         max_prefix_grain=options.max_prefix_grain,
+        for_engine=options.for_engine,
         lengths=() if options.lengths == "auto" else tuple(options.lengths),
     )
 

@@ -113,6 +113,14 @@ class RankMemory:
         most = self.available_kv_bytes + sum(item.at_most for item in self.charged)
         return max(0, most - self.total.num_bytes)
 
+    @property
+    def over_at_best_bytes(self) -> int:
+        """Beyond the device, where all beside a cache set by hand is as small as it may be."""
+        if not self.is_set_by_hand:
+            return self.overcommitted_bytes
+        least = self.available_kv_bytes + sum(item.at_least for item in self.charged)
+        return max(0, least - self.total.num_bytes)
+
     def lacking_at_worst_bytes(self, needed_bytes: int) -> int:
         """Of what is needed, at the low end of the cache's range."""
         low = self.available_kv.low_bytes
@@ -138,6 +146,13 @@ class MemoryProfile:
     @property
     def available_kv_bytes(self) -> tuple[int, ...]:
         return tuple(rank.available_kv_bytes for rank in self.ranks)
+
+    @property
+    def most_kv_bytes(self) -> tuple[int, ...]:
+        """At the high end of an estimate; () where the memory is none."""
+        if all(rank.available_kv.high_bytes is None for rank in self.ranks):
+            return ()
+        return tuple(rank.available_kv.at_most for rank in self.ranks)
 
     @property
     def over_at_worst_bytes(self) -> int:

@@ -6,6 +6,7 @@ card: what other processes hold of it is taken off the same share.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, floor
 from typing import Annotated, Literal
@@ -60,6 +61,7 @@ class EstimateProfiling:
             for stage, samples in dict.fromkeys(kinds.values())
         }
         ranks = [replace(by_kind[kind], rank=rank) for rank, kind in kinds.items()]
+        _refuse_empty(ranks)
         notes = estimate_notes(
             request,
             available=min(rank.available_kv_bytes for rank in ranks),
@@ -108,16 +110,9 @@ class EstimateProfiling:
         _refuse_without_room(requested, total, self.options.other_instances_bytes, request)
         own = (self.weights(stage, request), *adapters(request))
         charged = (*own, *self.ranges(stage, request, samples))
-        available = requested.num_bytes - sum(item.num_bytes for item in charged)
-        if available <= 0:
-            raise DoesNotFit(
-                _nothing_left(requested, charged, total),
-                available_bytes=(available,),
-                demand=demanded(requested, charged, total, rank=stage),
-            )
         item = MemoryItem(
             name="KV cache",
-            num_bytes=available,
+            num_bytes=requested.num_bytes - sum(item.num_bytes for item in charged),
             how="estimated",
             source="requested - everything above",
             low_bytes=max(0, requested.num_bytes - sum(item.at_most for item in charged)),
@@ -166,6 +161,20 @@ class EstimateProfiling:
                 source="profiling.weights_bytes",
             )
         return rank_weights(stage, request)
+
+
+def _refuse_empty(ranks: Sequence[RankMemory]) -> None:
+    """DoesNotFit where a rank's cache would have nothing; told of the first such rank."""
+    for memory in ranks:
+        if memory.available_kv_bytes > 0:
+            continue
+        requested, charged, total = memory.requested, memory.charged, memory.total
+        raise DoesNotFit(
+            _nothing_left(requested, charged, total),
+            available_bytes=(memory.available_kv_bytes,),
+            demand=demanded(requested, charged, total, rank=memory.rank),
+            most_bytes=tuple(max(0, each.available_kv.at_most) for each in ranks),
+        )
 
 
 def _kind(rank: int, request: ProfilingRequest) -> tuple[int, bool]:

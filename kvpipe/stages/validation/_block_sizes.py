@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.engines.defaults import block_size_on_a_cpu
+from kvpipe.engines.defaults import block_size_on_a_cpu, kernel_block_on_a_cpu
 from kvpipe.errors import ConfigError, Problem, SpecError
 from kvpipe.layouts.base import Layout, LayoutChoice
 from kvpipe.models.base import CacheGeometry
@@ -64,6 +64,12 @@ class BlockSizes:
     def check_rows(self, caches: Collection[CacheGeometry]) -> None:
         """A block holds whole rows, where a row stands for several tokens."""
         tokens = lcm(*(cache.whole("tokens_per_state", 1) for cache in caches))
+        compressed = any("tokens_per_state" in cache.fields for cache in caches)
+        if compressed and self.rules.version and self.asked not in (None, COMPRESSED_BLOCK_SIZE):
+            expected = (
+                f"{COMPRESSED_BLOCK_SIZE} tokens, the only block of vLLM's kernels for such rows"
+            )
+            raise ConfigError(Problem("cache.block_size", expected, f"{self.asked} tokens"))
         if self.asked and self.asked % tokens:
             expected = f"a multiple of the {tokens} tokens that one row of this model stands for"
             got, knob = f"{self.asked} tokens", f"auto is {self.default}"
@@ -88,6 +94,31 @@ class BlockSizes:
                     f"nearest: {max(1, round(asked / multiple)) * multiple}",
                 )
             )
+
+    def on_a_cpu(self, layers: list[Layer]) -> list[Layer]:
+        """The layers at the blocks that vLLM's kernel runs there: windows choose their own, the
+        largest that the asked one holds, and at least the kernel's. ConfigError where a layer's
+        block, once pages are alike, is none of the kernel's."""
+        rows = [spec for _, spec in layers if not (spec.is_state or spec.is_latent)]
+        has_states = any(spec.is_state for _, spec in layers)  # their pages decide there
+        if self.asked is None or not self.rules.version or not rows or has_states:
+            return layers
+        step = kernel_block_on_a_cpu(self.rules.version)
+        own = max(step, self.asked // step * step)
+        chosen = map_attention(
+            layers, lambda spec: with_block_size(spec, own) if spec.is_plain_window else spec
+        )
+        self._check_on_a_cpu([spec for _, spec in chosen if not spec.is_latent], step)
+        return chosen
+
+    def _check_on_a_cpu(self, rows: Sequence[KVCacheSpec], step: int) -> None:
+        """Smaller pages become as large as the largest by more tokens a block."""
+        widest, asked = max(spec.page_size_bytes for spec in rows), self.asked or 0
+        if any(spec.block_size * (widest // spec.page_size_bytes) % step for spec in rows):
+            expected = f"a multiple of {step} tokens, the kernel's block on a CPU"
+            expected += f" in vLLM {self.rules.version}"
+            nearest = f"nearest: {max(1, round(asked / step)) * step}"
+            raise ConfigError(Problem("cache.block_size", expected, f"{asked} tokens", nearest))
 
     def beside_states(
         self, layers: list[Layer], chunk_size: int | None

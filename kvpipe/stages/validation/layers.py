@@ -29,9 +29,14 @@ class WhatIf:
 
 
 def as_released(model: ModelGeometry, version: str) -> ModelGeometry:
-    """The model as a release of vLLM reads it ("": as its file says)."""
+    """The model as a release of vLLM reads it ("": as its file says); ConfigError where it keeps a
+    cache in a way that is not planned here."""
     if not version:
         return model
+    if told := next((c for c in model.caches if c.stored_otherwise), None):
+        expected = "an engine that keeps states as they are"
+        got = f"vLLM {version}, which keeps {told.name} as {told.stored_otherwise}"
+        raise ConfigError(Problem("engine.name", expected, got, "set engine=kvpipe"))
     release = parse_version(version)
     for first in sorted(model.context_since, key=parse_version):
         if parse_version(first) <= release:

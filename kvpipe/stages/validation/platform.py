@@ -276,7 +276,9 @@ class _Resolution:
             self.problems += row_problems(rows, layers, device, rules.version)
             self.notes += row_notes(rows, rules.version)
         attention = [spec for _, spec in layers if not spec.is_state]
-        if attention and device.type != "cpu":
+        if device.type == "cpu":
+            layers = blocks.on_a_cpu(layers)
+        elif attention:
             self.attempt(lambda: blocks.check(attention))
         layers, notes = blocks.beside_states(layers, model.state_chunk_size)
         self.notes += notes

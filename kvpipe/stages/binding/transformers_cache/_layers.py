@@ -14,6 +14,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import ArrayView
+from kvpipe.layouts.kernel_ids import KernelIds
 from kvpipe.stages.binding.transformers_cache._store import GatherTable, PagedStore
 
 
@@ -25,7 +26,9 @@ class PagedArrays:
         addresses = store.buffers.addresses.of_layer(layer)
         self.group = addresses.group
         self.block_size = store.manager.config.groups[self.group].spec.block_size
-        self.views = self._pair(self._placed(addresses.views), head_sizes)
+        placed = self._placed(addresses.views)
+        self.views = self._pair(placed, head_sizes)
+        self.ids = self._kernel_ids(placed[0])
         self.is_latent = len(addresses.views) == 1
         buffers = store.buffers.buffers
         self.pages = [store.backend.array(buffers[v.buffer], v) for v in self.views]
@@ -39,6 +42,10 @@ class PagedArrays:
         """The views that slots and tables count in."""
         return views
 
+    def _kernel_ids(self, view: ArrayView) -> KernelIds:
+        """Which blocks of the views are a block of the plan."""
+        return view.kernel_ids(self.store.buffers.addresses.num_blocks)
+
     @staticmethod
     def _pair(views: tuple[ArrayView, ...], sizes: tuple[int, int]) -> tuple[ArrayView, ArrayView]:
         """K and V; of one latent row the columns of the latent and those of its rope part."""
@@ -49,6 +56,7 @@ class PagedArrays:
 
     def write(self, pair: tuple[Any, Any], slots: Any) -> None:
         """pair: K and V, [tokens, H, D] each, to slots [tokens]."""
+        slots = self.ids.slots(slots)
         keys, values = (new.detach().contiguous() for new in pair)
         if keys.dtype is self._dtype and values.dtype is self._dtype:
             self._write(keys, slots, values)
@@ -60,18 +68,27 @@ class PagedArrays:
         as transformers' own cache is: other strides take other kernels."""
         readers = self._readers.get(out_dtype)
         if readers is None:
-            plan, size = self.store.backend.plan_gather_heads, self.block_size
+            plan, size = self.store.backend.plan_gather_heads, self.ids.table_rows
             readers = [plan(buffer, view, size, out_dtype) for buffer, view in self._targets]
             self._readers[out_dtype] = readers
-        keys, values = (reader(table.block_table, table.offsets, num_tokens) for reader in readers)
+        entries = self._entries(table.block_table)
+        keys, values = (reader(entries, table.offsets, num_tokens) for reader in readers)
         return keys, values
+
+    def _entries(self, blocks: Any) -> Any:
+        """A table of blocks as the backend is given it."""
+        if self.ids.are_dense:
+            return blocks
+        steps = torch.arange(self.ids.held, dtype=blocks.dtype, device=blocks.device)
+        return self.ids.table(blocks, steps).contiguous()
 
     def gather(self, table: Any, num_blocks: int, out_dtype: str) -> tuple[Any, Any]:
         """[num_blocks * block_size, H, D] of K and V through a block table [num_blocks]."""
         buffers, backend = self.store.buffers.buffers, self.store.backend
-        tokens, size = num_blocks * self.block_size, self.block_size
+        tokens, size = num_blocks * self.block_size, self.ids.table_rows
+        entries = self._entries(table)
         keys, values = (
-            backend.gather(buffers[v.buffer], v, table, tokens, size, out_dtype=out_dtype)
+            backend.gather(buffers[v.buffer], v, entries, tokens, size, out_dtype=out_dtype)
             for v in self.views
         )
         return keys, values
@@ -86,8 +103,10 @@ class PagedArrays:
         return keys, values
 
     def _tokens(self, pages: Any, blocks: Any, runs: Any, first: int, stop: int) -> Any:
-        split = self.block_size // pages.shape[1]
-        parts = [pages[blocks[a] * split : (blocks[b - 1] + 1) * split] for a, b in runs]
+        held, apart = self.ids.held, self.ids.apart
+        if held != apart:  # no two blocks lie side by side
+            runs = [(i, i + 1) for i in range(len(blocks))]
+        parts = [pages[blocks[a] * apart : blocks[b - 1] * apart + held] for a, b in runs]
         whole = (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(0, 1)
         skip = first % self.block_size
         return whole[skip : skip + stop - first].transpose(0, 1)[None]

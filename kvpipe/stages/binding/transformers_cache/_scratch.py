@@ -12,6 +12,7 @@ from typing import Any
 from kvpipe.cache.scratch import GroupScratch, in_units
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import ArrayView
+from kvpipe.layouts.kernel_ids import KernelIds
 from kvpipe.stages.binding.transformers_cache._layers import PagedArrays
 from kvpipe.stages.binding.transformers_cache._store import GatherTable, PagedStore
 
@@ -29,6 +30,10 @@ class ScratchedArrays(PagedArrays):
 
     def _placed(self, views: Sequence[ArrayView]) -> tuple[ArrayView, ...]:
         return tuple(self._in_units(view) for view in views)
+
+    def _kernel_ids(self, view: ArrayView) -> KernelIds:
+        """Units of scratch, each a page."""
+        return KernelIds(held=1, apart=1, rows=view.shape[1])
 
     def _in_units(self, view: ArrayView) -> ArrayView:
         whole = self.store.buffers.buffers[view.buffer].num_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from kvpipe.errors import SpecError
 from kvpipe.specs.base import KVCacheSpec
@@ -19,42 +19,55 @@ MOST_SIZES = 32
 class Blocks:
     """Which block sizes are open. quantum: tokens that each is a multiple of (None: each spec's own
     block; pages padded by hand then stay as they are). largest: in tokens (0: MOST_SIZES of them).
-    more: tokens that other plans have. kernels: tokens that kernels take ((): any). The smallest is
-    open always."""
+    more: tokens that other plans have. kernels: tokens that kernels take ((): any). whole: they
+    take no block of several of these. The smallest is open always."""
 
     quantum: int | None = None
     rule: BlockSizeRule = "any"
     largest: int = 0
     more: frozenset[int] = frozenset()
     kernels: tuple[int, ...] = ()
+    whole: bool = True
 
-    def of(self, spec: KVCacheSpec) -> dict[int, KVCacheSpec]:
+    def of(self, spec: KVCacheSpec) -> Mapping[int, KVCacheSpec]:
         """Tokens of a block -> the spec in such blocks, without padding."""
-        if spec.is_state:
-            bare = spec if self.quantum is None else replace(spec, page_size_padded=None)
-            return {spec.block_size: bare}
-        if self.quantum is None and _padded_by_hand(spec):
-            return {spec.block_size: spec}
-        step = self.quantum or spec.block_size
-        most = max(MOST_SIZES, spec.block_size // step)
-        if self.largest:
-            most = max(1, min(most, self.largest // step))
-        found: dict[int, KVCacheSpec] = {}
-        for tokens in self._sizes(step, most):
-            if found and self.kernels and tokens not in self.kernels:
-                continue
-            try:
-                found[tokens] = spec.with_block_size(tokens)
-            except SpecError:  # a row stands for several tokens
-                continue
-        return found
+        return _in_blocks(self, spec)
 
-    def _sizes(self, step: int, most: int) -> list[int]:
+    def is_read(self, tokens: int) -> bool:
+        """Whether the kernels take such a block, or may take it for several of theirs."""
+        if not self.kernels or tokens in self.kernels:
+            return True
+        return not self.whole and any(not tokens % size for size in self.kernels)
+
+    def sizes(self, step: int, most: int) -> list[int]:
+        """Multiples of step that the rule opens."""
         if self.rule == "any":
             few = [step * times for times in range(1, most + 1)]
             beyond = [t for t in self.more if t > few[-1] and not t % step]
             return few if self.largest else few + sorted(beyond)
         return [step << power for power in range(most.bit_length()) if 1 << power <= most]
+
+
+@lru_cache(maxsize=256)  # a request's next length, batch or cards ask the same
+def _in_blocks(blocks: Blocks, spec: KVCacheSpec) -> Mapping[int, KVCacheSpec]:
+    if spec.is_state:
+        bare = spec if blocks.quantum is None else replace(spec, page_size_padded=None)
+        return {spec.block_size: bare}
+    if blocks.quantum is None and _padded_by_hand(spec):
+        return {spec.block_size: spec}
+    step = blocks.quantum or spec.block_size
+    most = max(MOST_SIZES, spec.block_size // step)
+    if blocks.largest:
+        most = max(1, min(most, blocks.largest // step))
+    found: dict[int, KVCacheSpec] = {}
+    for tokens in blocks.sizes(step, most):
+        if found and not blocks.is_read(tokens):
+            continue
+        try:
+            found[tokens] = spec.with_block_size(tokens)
+        except SpecError:  # a row stands for several tokens
+            continue
+    return found
 
 
 def _padded_by_hand(spec: KVCacheSpec) -> bool:

@@ -7,6 +7,7 @@ from typing import Literal
 
 Objective = Literal["never_worse", "fewest_tables"]
 BlockSizeRule = Literal["any", "powers_of_two"]
+ForEngine = Literal["kvpipe", "vllm"]
 
 PREFIX_GRAIN = 128  # tokens
 TABLE_PRICE = 0.002  # of a request's bytes
@@ -21,7 +22,8 @@ class SlotOptions:
     sliced and read in every step). block_sizes: any multiple of the smallest, or powers of two of
     it. max_prefix_grain: tokens; prefixes are shared in common multiples of all tables' block
     sizes, which are kept at most so large. lengths: requests to weigh plans by, in tokens; (): a
-    few from 1,024 up to the longest.
+    few from 1,024 up to the longest. for_engine: who serves from the plan; vllm: what its workers
+    cannot take, pages of several sizes, is left out.
     """
 
     objective: Objective = "never_worse"
@@ -29,3 +31,4 @@ class SlotOptions:
     block_sizes: BlockSizeRule = "any"
     max_prefix_grain: int = PREFIX_GRAIN
     lengths: tuple[int, ...] = ()
+    for_engine: ForEngine = "kvpipe"

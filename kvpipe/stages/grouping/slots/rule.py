@@ -8,62 +8,48 @@ of its own size.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from kvpipe.cache.plan import KVCacheGroupSpec, SlotFacts
-from kvpipe.specs.base import KVCacheSpec, RequestLimits
+from kvpipe.specs.base import KVCacheSpec
 from kvpipe.specs.edges import largest
+from kvpipe.stages.grouping.slots.asked import SlotGroups, SlotRequest
 from kvpipe.stages.grouping.slots.baselines import Baseline
+from kvpipe.stages.grouping.slots.best import Best, distinct
 from kvpipe.stages.grouping.slots.ceiling import ceiling, ceilings
+from kvpipe.stages.grouping.slots.equal_pages import equal_pages, one_kind_each, padded
 from kvpipe.stages.grouping.slots.grain import choices, grain
 from kvpipe.stages.grouping.slots.guard import Demand, Guard, Worse
+from kvpipe.stages.grouping.slots.kernels import are_read
 from kvpipe.stages.grouping.slots.kinds import Blocks, Life, lives_of
-from kvpipe.stages.grouping.slots.options import SlotOptions
 from kvpipe.stages.grouping.slots.partition import Chunk
 from kvpipe.stages.grouping.slots.repack import of_specs, repacked
 from kvpipe.stages.grouping.slots.search import Bounds, Search, SlotPlan
 from kvpipe.stages.grouping.slots.stages import distinct_stages, in_order, slot_bytes
-from kvpipe.stages.grouping.slots.weights import ONE, Weights, fewest_bytes
+from kvpipe.stages.grouping.slots.weights import Weights, fewest_bytes
 
 Layers = Mapping[str, KVCacheSpec]
 
 MOST_TRIED = 24  # plans, in ascending order of cost
 ROUNDS, MOST_LENGTHS = 4, 4  # of the search, each with so many lengths more at which plans failed
-NEAR = ONE * 3 // 1000  # costs that differ by less are as good
 MOST_TABLES = 64  # where no engine's plan bounds them
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotRequest:
-    """ranks: the layers of each. baselines: plans of the same layers, the newest last, at least
-    one. quantum: tokens that every block is a multiple of, where the layers' own blocks were grown
-    to hold a state. shares_prefixes: whether the prefix cache is on. kernel_sizes: tokens of a
-    block that kernels take ((): any). memory: bytes of each rank, in which no fewer requests may
-    fit ((): that is not asked)."""
-
-    ranks: Sequence[Layers]
-    limits: RequestLimits
-    options: SlotOptions
-    baselines: tuple[Baseline, ...]
-    quantum: int | None
-    shares_prefixes: bool
-    kernel_sizes: tuple[int, ...] = ()
-    memory: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotGroups:
-    groups: tuple[KVCacheGroupSpec, ...]
-    facts: SlotFacts
 
 
 def slot_groups(request: SlotRequest) -> SlotGroups:
     """The groups of all layers, and what is promised of them. SpecError where a spec does not work
     under these limits."""
-    return _Rule(request).found()
+    if request.reads_whole or not request.kernel_sizes:
+        return _Rule(request).found()
+    rules = [_Rule(request), _Rule(replace(request, reads_whole=True))]
+    found = [(rule, made) for rule in rules if rule.is_read((made := rule.found()).groups)]
+    if not found:
+        return rules[1].found()
+    _, best = min(
+        found, key=lambda pair: (-len(pair[1].facts.never_worse_than), pair[0].cost(pair[1]))
+    )
+    return best
 
 
 class _Rule:
@@ -77,25 +63,35 @@ class _Rule:
             largest=self.most_grain,
             more=frozenset(t for base in request.baselines for t in base.block_sizes),
             kernels=request.kernel_sizes,
+            whole=request.reads_whole,
         )
-        self.lives = lives_of(self.stages, self.blocks)
+        self.equal = request.options.for_engine == "vllm"
+        lives = lives_of(self.stages, self.blocks)
+        self.lives = one_kind_each(lives) if self.equal else lives
         self.weights = Weights(self.lives, self.limits, request.options)
         self.guard = Guard(self.limits)
         self.choices = self._choices()
         self.search = Search(self.choices, self.weights)
 
+    def cost(self, made: SlotGroups) -> int:
+        slot = max(slot_bytes(made.groups, self.request.ranks))
+        return self.weights.cost([group.spec for group in made.groups], slot)
+
     def found(self) -> SlotGroups:
         if self.request.options.objective == "fewest_tables":
             bounds = Bounds(num_tables=MOST_TABLES, slot_bytes=self._all_of_one_life())
-            plan = next(self.search.plans(bounds), None)
-            if plan is not None:
-                groups = self._assembled(plan)
+            plans = map(self._assembled, islice(self.search.plans(bounds), MOST_TRIED))
+            groups = next(filter(self.is_read, plans), None)
+            if groups is not None:
                 return self._with_facts(groups, "fewest tables", self._not_worse_than(groups))
         *_, newest = baselines = self.request.baselines
-        alone = [(newest,)] if len(_distinct(baselines)) > 1 else []
+        alone = [(newest,)] if len(distinct(baselines)) > 1 else []
         for promised in [baselines, *alone]:
             if (found := self._no_worse_than(promised)) is not None:
-                return self._with_facts(found, "equal slots", promised)
+                rule = "equal slots of equal pages" if self.equal else "equal slots"
+                return self._with_facts(found, rule, promised)
+        if self.equal:
+            return self._with_facts(newest.groups, f"{newest.engine}'s own groups", (newest,))
         groups = repacked(newest, self.request.ranks, self.blocks, self._repack_sizes())
         more = [base for base in self._not_worse_than(groups) if base is not newest]
         return self._with_facts(groups, f"{newest.engine} repacked", (*more, newest))
@@ -104,7 +100,7 @@ class _Rule:
     def _no_worse_than(self, promised: Sequence[Baseline]) -> tuple[KVCacheGroupSpec, ...] | None:
         """The cheapest plan that is no worse than any of these. Where the cheapest ones are worse
         at some lengths, it is looked for anew, among those that are not worse there."""
-        bounds, best = self._bounds(promised), _Best()
+        bounds, best = self._bounds(promised), Best()
         for _ in range(ROUNDS):
             worse = self._tried(bounds, promised, best)
             if best.is_near:
@@ -118,7 +114,7 @@ class _Rule:
             bounds = replace(bounds, caps=(*bounds.caps, *new), cost=best.cost)
         return best.groups
 
-    def _tried(self, bounds: Bounds, promised: Sequence[Baseline], best: _Best) -> list[Worse]:
+    def _tried(self, bounds: Bounds, promised: Sequence[Baseline], best: Best) -> list[Worse]:
         """Plans one after the other, until one is no worse or costs as much as the best. Where the
         others are worse."""
         worse: list[Worse] = []
@@ -128,7 +124,9 @@ class _Rule:
             if best.cost is not None and plan.cost >= best.cost:
                 break
             groups = self._assembled(plan)
-            found = self._worse(groups, _distinct(promised))
+            if not self.is_read(groups):
+                continue
+            found = self._worse(groups, distinct(promised))
             if found is None:
                 best.cost, best.groups = plan.cost, groups
                 break
@@ -166,7 +164,8 @@ class _Rule:
         )
 
     def _all_of_one_life(self) -> int:
-        return max(life.width for life in self.lives)
+        several = self.choices if self.equal else (self.lives,)
+        return max((life.width for lives in several for life in lives), default=0)
 
     def _most_grain(self) -> int:
         """0: no prefix is shared, any block size will do. Where the engines' plans share in coarser
@@ -179,15 +178,20 @@ class _Rule:
         return max(self.request.options.max_prefix_grain, theirs)
 
     def _choices(self) -> Sequence[tuple[Life, ...]]:
-        if not self.most_grain:
-            return (self.lives,)
-        return choices(self.lives, self.most_grain, self.limits) or (self.lives,)
+        found: Sequence[tuple[Life, ...]] = ()
+        if self.most_grain:
+            found = choices(self.lives, self.most_grain, self.limits)
+        found = found or (self.lives,)
+        return equal_pages(found) if self.equal else found
 
     def _repack_sizes(self) -> frozenset[int] | None:
         if not self.most_grain:
             return None
         best = max(self.choices, key=lambda lives: sum(len(life.sizes) for life in lives))
         return frozenset(t for life in best for t in life.sizes)
+
+    def is_read(self, groups: Sequence[KVCacheGroupSpec]) -> bool:
+        return not self.request.kernel_sizes or are_read(groups, *self.request.kernels)
 
     # --- what is found ---
     def _assembled(self, plan: SlotPlan) -> tuple[KVCacheGroupSpec, ...]:
@@ -204,7 +208,8 @@ class _Rule:
                         specs[first + number].update(
                             (name, kind.sizes[chunk.tokens]) for name in taken
                         )
-        return tuple(of_specs(in_order(found, self.stages)) for found in specs)
+        tables = padded(specs) if self.equal else specs
+        return tuple(of_specs(in_order(found, self.stages)) for found in tables)
 
     def _worse(
         self, groups: Sequence[KVCacheGroupSpec], promised: Sequence[Baseline]
@@ -268,23 +273,3 @@ class _Rule:
         length, slot = self.limits.max_model_len, max(base.slot_bytes)
         blocks = sum(spec.steady_blocks(length, self.limits) for spec in base.specs)
         return base.engine, base.num_tables, blocks * slot
-
-
-@dataclass
-class _Best:
-    """The cheapest plan so far that is no worse. bound: none costs less."""
-
-    cost: int | None = None
-    groups: tuple[KVCacheGroupSpec, ...] | None = None
-    bound: int = 0
-
-    @property
-    def is_near(self) -> bool:
-        """Whether no other can be much cheaper."""
-        return self.cost is not None and self.cost - self.bound <= NEAR
-
-
-def _distinct(baselines: Sequence[Baseline]) -> list[Baseline]:
-    """Those that differ in what a request takes."""
-    seen = {(frozenset(Counter(b.specs).items()), b.slot_bytes): b for b in baselines}
-    return list(seen.values())

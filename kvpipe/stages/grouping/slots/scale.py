@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from functools import partial
+from itertools import accumulate
 
 from kvpipe.stages.grouping.slots.kinds import Life
 
@@ -15,6 +17,7 @@ class Scale(ABC):
         self._known: dict[tuple[int, int], int] = {}
         self._least: dict[tuple[int, int], int] = {}
         self._pages: dict[int, list[tuple[int, int]]] = {}
+        self._light: dict[int, tuple[list[int], list[int]]] = {}
         self._kept: list[Life] = []  # known by their ids, which no other life may get
 
     @abstractmethod
@@ -43,9 +46,19 @@ class Scale(ABC):
         if len(life.kinds) > 1:
             return min([w * max(slot, whole) for w, whole in self._by_size(life)])
         whole, count = life.kinds[0].count * slot, life.kinds[0].count
-        return min(
-            [-(-whole * w // min(count, slot // p)) for w, p in self._by_size(life) if p <= slot]
-        )
+        pages, weights = self._lightest(life)
+        # So many layers to a slot leave room for pages of this size, and no larger ones.
+        room = ((layers, bisect_right(pages, slot // layers)) for layers in range(1, count + 1))
+        return min([-(-whole * weights[end - 1] // layers) for layers, end in room if end])
+
+    def _lightest(self, life: Life) -> tuple[list[int], list[int]]:
+        """Bytes of a block of one layer, ascending, and the lightest table in blocks of no more."""
+        found = self._light.get(id(life))
+        if found is None:
+            by_page = sorted((page, weight) for weight, page in self._by_size(life))
+            weights = accumulate((weight for _, weight in by_page), min)
+            found = self._light[id(life)] = [page for page, _ in by_page], list(weights)
+        return found
 
     def _by_size(self, life: Life) -> list[tuple[int, int]]:
         """For each block size the weight of a table and bytes of a block: of one layer or, where

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from kvpipe.specs.base import RequestLimits
+from kvpipe.specs.base import KVCacheSpec, RequestLimits
 from kvpipe.stages.grouping.slots.kinds import Life
 from kvpipe.stages.grouping.slots.options import SlotOptions
 from kvpipe.stages.grouping.slots.scale import Scale, fewest_tables
@@ -46,6 +46,14 @@ class Weights(Scale):
             for n, lower in zip(self.lengths, self.lower, strict=True)
         )
         return total // len(self.lengths)
+
+    def cost(self, specs: Sequence[KVCacheSpec], slot: int) -> int:
+        """Of tables in these blocks, one slot each: their price included."""
+        weight = sum(
+            sum(spec.steady_blocks(n, self.limits) for spec in specs) * ONE // max(1, lower)
+            for n, lower in zip(self.lengths, self.lower, strict=True)
+        )
+        return weight // len(self.lengths) * slot + len(specs) * self.price
 
     def least_cost(self, life: Life, slot: int) -> int:
         """That the tables of a life have, whichever they are: their price included."""

@@ -1,0 +1,130 @@
+"""A replay that passes over what does not change tells what a walk of every request tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from block_models import chunked, full, mamba, sliding
+from replay_walk import Walk
+
+from kvpipe.blocks import BlockManager
+from kvpipe.cache.plan import Plan
+from kvpipe.physics.bounds import StepBound
+from kvpipe.physics.reads import CacheReads, cache_reads
+from kvpipe.request.confdir import shipped_option
+from kvpipe.simulation import read_trace
+from kvpipe.simulation.ledger import Ledger
+from kvpipe.simulation.serving import Serving
+from kvpipe.simulation.traces.base import TraceOptions, TraceRequest
+from kvpipe.simulation.traffic import Traffic
+from kvpipe.specs.base import CacheLayer, KVCacheSpec, RequestLimits
+from kvpipe.specs.mla import MLAAttentionSpec
+from kvpipe.stages.grouping.planning import plan
+
+TRACES: dict[str, dict[str, Any]] = {
+    "azure_code_sample": {"arrival_rate_scale": 1.0},
+    "mooncake_sample": {},
+    "synthetic": {"shared_prefix_tokens": 640, "requests_per_second": 100.0},
+    "synthetic at once": {"prompt_tokens": 300, "output_tokens": 150, "arrivals": "at_once"},
+}
+MODELS: dict[str, list[KVCacheSpec]] = {
+    "full": [full(16)],
+    "full and window": [full(32), sliding(16, 600)],
+    "chunk": [full(16), chunked(16, 1024)],
+    "latent": [MLAAttentionSpec(block_size=64, num_kv_heads=1, head_size=8, dtype="float16")],
+    "state": [full(16), mamba(16, "none")],
+    "state, kept by prefix": [full(16), mamba(64, "align")],
+}
+
+
+def requests_of(trace: str, most: int) -> tuple[list[TraceRequest], TraceOptions]:
+    section = shipped_option("trace", trace.split()[0]) | {"max_requests": most}
+    read = read_trace(section | TRACES[trace])
+    shortened = [
+        TraceRequest(
+            arrival_s=0.0 if read.options.arrivals == "at_once" else one.arrival_s / 20,
+            prompt_tokens=one.prompt_tokens,
+            output_tokens=min(one.output_tokens, 200),
+            prefix_ids=one.prefix_ids,
+            prefix_block=one.prefix_block,
+        )
+        for one in read.requests()
+    ]
+    return shortened, read.options
+
+
+def plan_of(specs: list[KVCacheSpec], requests: list[TraceRequest], batched: int) -> Plan:
+    """A pool that holds any one of the requests, and hardly two of the longest."""
+    layers = [CacheLayer(name=f"layers.{i}", spec=spec) for i, spec in enumerate(specs)]
+    mode = "align" if any("align" in str(spec) for spec in specs) else "none"
+    longest = max(one.prompt_tokens + one.output_tokens for one in requests)
+    limits = RequestLimits(
+        max_model_len=longest, max_num_batched_tokens=batched, mamba_cache_mode=mode
+    )
+    blocks = sum(spec.peak_blocks(limits) for spec in specs) * 5 // 4 + 20
+    page = max(spec.page_size_bytes for spec in specs)
+    return plan(layers, limits, blocks * page * len(specs), fit=True)
+
+
+def replayed(requests: list[TraceRequest], plan: Plan, best: StepBound) -> dict[str, Any]:
+    options = read_trace(shipped_option("trace", "synthetic")).options
+    manager = BlockManager.from_plan(plan, max_num_requests=17, prefix_caching=True)
+    serving = Serving(manager, options, 16, Ledger(manager, plan.capacity), step_time=best)
+    over: list[tuple[int, float]] = []
+    noted = serving.latencies.finished
+
+    def finished(item: Traffic, now: float) -> None:
+        over.append((item.number, now))
+        noted(item, now)
+
+    serving.latencies.finished = finished  # type: ignore[method-assign]
+    serving.serve(
+        [
+            Traffic(number, one, one.prompt_tokens + one.output_tokens - 1, one.prompt_tokens)
+            for number, one in enumerate(requests)
+        ]
+    )
+    return {
+        "now": serving.now,
+        "steps": serving.ledger.steps,
+        "preemptions": serving.counts.preemptions,
+        "hit_tokens": serving.counts.hit_tokens,
+        "wait": sorted(serving.latencies.wait),
+        "first_token": sorted(serving.latencies.first_token),
+        "finished": over,
+        "pool": manager.pool.stats(),
+    }
+
+
+def compared(trace: str, model: str, most: int, batched: int) -> dict[str, Any]:
+    requests, _ = requests_of(trace, most)
+    planned = plan_of(MODELS[model], requests, batched)
+    layers = [CacheLayer(name="layers.0", spec=spec) for spec in MODELS[model]]
+    reads = CacheReads(slope=99_991.0, fixed=7.0, windows=((2_003.0, 500), (88_001.0, 1500)))
+    if model == "chunk":
+        reads = cache_reads(layers, planned.limits)
+    best = StepBound(weight_bytes=3e9, weights=2e9, reads=reads, bandwidth=1e12, peak=3e14)
+    manager = BlockManager.from_plan(planned, max_num_requests=17, prefix_caching=True)
+    walked = Walk(manager, best, 16).serve(requests).told()
+    assert replayed(requests, planned, best) == walked
+    assert len(walked["finished"]) == len(requests)
+    return walked
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_replay_tells_what_a_walk_of_every_request_tells(model: str) -> None:
+    told = compared("synthetic", model, 9, 512)
+    assert told["preemptions"] > 0
+
+
+def test_it_does_where_not_all_who_decode_fit_a_step() -> None:
+    compared("synthetic at once", "full and window", 8, 5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("trace", TRACES)
+@pytest.mark.parametrize("model", MODELS)
+def test_four_traces_are_told_alike_under_every_model(trace: str, model: str) -> None:
+    told = compared(trace, model, 60, 2048)
+    assert told["steps"] > 100
