@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvpipe.simulation.counts import Counts
 from kvpipe.simulation.play import admissible
 from kvpipe.simulation.result import ReplayResult
-from kvpipe.simulation.serving import Counts
 from kvpipe.simulation.traces.base import TraceRequest
 
 
