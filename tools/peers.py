@@ -92,6 +92,22 @@ def _lines() -> Iterator[str]:
         + " |"
     )
     yield ""
+    yield from _fleets(measured["fleets"])
+
+
+def _fleets(rows: dict[str, Any]) -> Iterator[str]:
+    yield "## Fleets"
+    yield ""
+    yield "What `python benchmarks/fleet.py PEERS` printed, in one run, on two cores that others"
+    yield "used, too. A candidate is another thing to each, so the last column says what was made:"
+    yield "ridgepoint's is a formula in Rust, kvpipe's a plan to the block. Vidur, which replays,"
+    yield "was not run: its wheel has no profile of a card."
+    yield ""
+    yield "| program | made | CPU s | a second of CPU | of what |"
+    yield "|---|---:|---:|---:|---|"
+    for name, (made, seconds, what) in rows.items():
+        yield f"| {name} | {made:,} | {seconds:.2f} | {made / seconds:,.0f} | {what} |"
+    yield ""
 
 
 def _cell(value: float | str) -> str:

@@ -58,6 +58,7 @@ class Replay(Command):
         from kvpipe.answers.waits import is_timed, unknowable, unserved, waits_of, without_times
         from kvpipe.simulation.play import read_trace, replay
         from kvpipe.simulation.plot import render_svg
+        from kvpipe.simulation.recomputed import recomputed_tokens
         from kvpipe.simulation.text import render
 
         trace = read_trace(prepared.config.trace)
@@ -84,6 +85,7 @@ class Replay(Command):
                 tell=tell,
             )
         result = result if timed else without_times(result)
+        again = recomputed_tokens(requests, result)
         timing = _timing(trace.options, speed)
         complaints = tuple(unserved(result, waits))
         resolved = prepared.resolved
@@ -97,8 +99,8 @@ class Replay(Command):
             status=status,
             verdict=last_line(status.replace("_", " "), about),
             exit_code=1 if complaints else 0,
-            lines=lambda width: map(Line, render(result, on, width, timing).split("\n")),
-            document={**document, "step_time": timing},
+            lines=lambda width: map(Line, render(result, on, width, timing, again).split("\n")),
+            document={**document, "step_time": timing, "recomputed_tokens": again},
             complaints=complaints,
             pictures={"blocks_over_time.svg": render_svg(result, heading)},
             fields={

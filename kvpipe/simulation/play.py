@@ -109,7 +109,7 @@ def replay(
     servers = [
         _server(plan, options, seqs, prefix_caching, each_step, finished) for _ in range(copies)
     ]
-    arrivals = _admissible(requests, plan.limits.max_model_len, servers[0].counts)
+    arrivals = admissible(requests, plan.limits.max_model_len, servers[0].counts)
     if copies == 1:
         servers[0].serve(arrivals)
         return _result(servers[0], plan, len(requests), _span(arrivals, options))
@@ -224,7 +224,7 @@ def _refuse_drafts(manager: BlockManager) -> None:
         )
 
 
-def _admissible(
+def admissible(
     requests: Sequence[TraceRequest], max_model_len: int, counts: Counts
 ) -> list[Traffic]:
     """Requests whose prompt leaves room for an output token; outputs are cut at max_model_len."""

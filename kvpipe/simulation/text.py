@@ -15,12 +15,19 @@ _LABEL = 12  # columns
 _MOST_REPLICAS = 12  # whose requests are listed
 
 
-def render(result: ReplayResult, heading: str = "", width: int = 80, timing: str = "") -> str:
+def render(
+    result: ReplayResult,
+    heading: str = "",
+    width: int = 80,
+    timing: str = "",
+    recomputed: int | None = None,
+) -> str:
     """Plain text: a labelled fact each, on lines of at most `width` columns. heading: what was
-    replayed on what; timing: what a step takes, in words."""
+    replayed on what; timing: what a step takes, in words. recomputed: tokens that preemptions had
+    computed again (None: not known)."""
     lines: list[str] = []
     bars = min(_MOST_BARS, width - _LABEL)
-    for label, fact in _facts(result, heading, timing, bars):
+    for label, fact in _facts(result, heading, timing, bars, recomputed):
         if label == "over time":  # spaces are bars of no height: not to be wrapped
             lines.append(label.ljust(_LABEL) + fact)
             continue
@@ -29,12 +36,16 @@ def render(result: ReplayResult, heading: str = "", width: int = 80, timing: str
     return "\n".join(lines)
 
 
-def _facts(result: ReplayResult, heading: str, timing: str, bars: int) -> Iterator[tuple[str, str]]:
+def _facts(
+    result: ReplayResult, heading: str, timing: str, bars: int, recomputed: int | None
+) -> Iterator[tuple[str, str]]:
     """(label, fact); a fact without a label belongs to the one before."""
     if heading:
         yield "replay", heading
     yield "requests", _requests(result)
     yield from _replicas(result)
+    if result.counts.preemptions and recomputed is not None:
+        yield "", _cost(result, recomputed)
     yield (
         "together",
         f"at most {result.max_running:,}, {result.mean_running:.1f} on average over "
@@ -114,6 +125,12 @@ def _requests(result: ReplayResult) -> str:
         parts.append(f"{counts.cut_short:,} cut at max_model_len")
     parts.append(count(counts.preemptions, "preemption"))
     return ", ".join(parts)
+
+
+def _cost(result: ReplayResult, recomputed: int) -> str:
+    share = _percent(recomputed, result.counts.stored_tokens)
+    again = count(recomputed, "token")
+    return f"preempted requests had {again} computed again ({share} of all that were computed)"
 
 
 def _pool(result: ReplayResult) -> str:
