@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from pathlib import Path
 from statistics import mean
 
@@ -162,6 +163,39 @@ def fewer(mine: Run, other: Run) -> float:
     return sum(behind) / len(behind)
 
 
+def most_behind(mine: Run, other: Run) -> tuple[int, int]:
+    """By how many requests at most fewer have been begun, and of how many that are running."""
+    steps = zip(other.book.times, other.book.begun, strict=True)
+    gaps = [(begun - mine.book.at(at), number) for number, (at, begun) in enumerate(steps)]
+    worst, _ = max(gaps)
+    return max(0, worst), other.book.most
+
+
+def reserved(plan: Plan, requests: Sequence[TraceRequest]) -> list[int]:
+    """The same requests without preemption: each is let in, in order, once the blocks of its whole
+    length are free, beside one chunk in flight; it runs a step a chunk of its prompt and a step a
+    token. The step at which each is let in."""
+    specs, limits = [group.spec for group in plan.groups], plan.limits
+    assert plan.capacity is not None
+    left = plan.capacity.usable_blocks
+    left -= plan.capacity.peak_blocks - plan.capacity.steady_blocks
+    ends: list[tuple[int, int]] = []  # step, blocks
+    now, begun = 0, []
+    for request in requests:
+        length = min(limits.max_model_len, request.prompt_tokens + request.output_tokens)
+        wanted = max(
+            sum(spec.steady_blocks(n, limits) for spec in specs) for n in (length, length - 1)
+        )
+        while wanted > left:
+            now, freed = heappop(ends)
+            left += freed
+        left -= wanted
+        begun.append(now)
+        steps = -(-request.prompt_tokens // BATCH) + request.output_tokens
+        heappush(ends, (now + steps, wanted))
+    return begun
+
+
 def main(trace: str, path: str, number: str, size: str) -> None:
     section = shipped_option("trace", trace) | {"path": path, "arrivals": "at_once"}
     source = read_trace(section)
@@ -170,9 +204,9 @@ def main(trace: str, path: str, number: str, size: str) -> None:
     parts = slices(source.requests(), longest, int(number), int(size))
     print(
         "| layers | tables: vLLM, slots | running: vLLM | slots | arena | preempted: vLLM, slots "
-        "| time: slots / vLLM | least, most | slots / arena | behind vLLM |"
+        "| time: slots / vLLM | least, most | slots / arena | behind vLLM | at most | reserved |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for name in MODELS:
         layer_set = layer_sets()[name]
         memory = pool_bytes(layer_set, limits, typical)
@@ -191,12 +225,15 @@ def main(trace: str, path: str, number: str, size: str) -> None:
         to_vllm = [b.seconds / a.seconds for a, b in zip(theirs, ours, strict=True)]
         to_best = [b.seconds / a.seconds for a, b in zip(best, ours, strict=True)]
         behind = mean(fewer(b, a) for a, b in zip(theirs, ours, strict=True))
+        worst, of = max(most_behind(b, a) for a, b in zip(theirs, ours, strict=True))
+        pairs = [[reserved(plan, part) for plan in plans] for part in parts]
+        later = sum(mine > its for one in pairs for its, mine in zip(*one, strict=True))
         running = " | ".join(f"{mean(r.running for r in one):.1f}" for one in (theirs, ours, best))
         lost = ", ".join(str(sum(r.preempted for r in one)) for one in (theirs, ours))
         print(
             f"| {name} | {len(plans[0].groups)}, {len(plans[1].groups)} | {running} | {lost} "
             f"| {mean(to_vllm):.3f} | {min(to_vllm):.3f}, {max(to_vllm):.3f} "
-            f"| {mean(to_best):.3f} | {behind:.1%} |",
+            f"| {mean(to_best):.3f} | {behind:.1%} | {worst} of {of} | {later} |",
             flush=True,
         )
 

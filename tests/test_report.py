@@ -615,12 +615,19 @@ def with_scratch(plan: Plan) -> Plan:
 
 
 def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real() -> None:
+    from test_kernel_split import planned  # pages that kernels read as several blocks
+
+    split = address_map(
+        planned((16, 32, 64)).ranks[0].config, (), "flashinfer_nhd", any_kernel_block=False
+    )
     documents = [
         plan_document(
             report_of(
                 replace(plan, shared_layers=(("model.layers.9", "model.layers.1"),)),
                 notes=(Note(text="n", knob="k"),),
-                address_map={"ranks": [address_map(plan.ranks[0].config).to_json()]},
+                address_map={
+                    "ranks": [address_map(plan.ranks[0].config).to_json(), split.to_json()]
+                },
                 job="0",
             )
         )
