@@ -377,7 +377,8 @@ function open() {
   const name = { request: "KV cache planner", sweep: "Jobs of a sweep", comparison: "Engines side by side", fleet: "Fleets that serve the load", live: "KV cache planner" };
   byId("heading").textContent = `kvpipe: ${name[page.kind]}`;
   document.title = `kvpipe: ${subject().model} on ${subject().device}`;
-  byId("made").textContent = `kvpipe ${page.kvpipe}. Every number is from a plan that was made; between users it is fixed + each x users, between two lengths a form that was checked with plans.`;
+  byId("made").textContent = `kvpipe ${page.kvpipe}. Every number is from a plan that was made; between users it is fixed + each x users` +
+    (known ? "." : ", between two lengths a form that was checked with plans.");
   byId("notes").hidden = !page.notes.length;
   document.querySelector("#notes ul").replaceChildren(...page.notes.map((note) => element("li", {}, note)));
   return show();
