@@ -25,7 +25,7 @@ class Arena:
     widths: Counter[KVCacheSpec]
     prefix_caching: bool = False
     granule: int = 1
-    tables: tuple[object, ...] = ()
+    tables: tuple[()] = ()  # it has none
     used: int = 0
     live_requests: dict[object, SimpleNamespace] = field(default_factory=dict)
 
