@@ -39,12 +39,13 @@ def test_a_request_that_is_turned_away_was_not_served(answer) -> None:
     ("name", "figure"), [("wait", "wait"), ("first_token", "first_token"), ("token", "each_token")]
 )
 def test_a_replay_is_held_to_the_waits_that_are_asked_for(answer, name, figure, percentile) -> None:
-    words = ("replay", "llama", f"want.percentile={percentile}", "trace.requests_per_second=4")
+    words = ("replay", "llama", "trace.requests_per_second=4")
     _, whole, _ = answer(*words)
     found = 1000 * whole[figure][f"p{percentile}"]
     assert found > 0
     for most, code in ((found * 1.0001, 0), (found * 0.9999, 1)):
-        got, _, err = answer(*words, f"want.{name}_ms={most!r}")
+        bound = (f"want.percentile={percentile}", f"want.{name}_ms={most!r}")
+        got, _, err = answer(*words, *bound)
         assert (got, bool(err)) == (code, bool(code)), err
         assert not err or f"want.{name}_ms: {percentile}% of the requests" in err
 
