@@ -11,6 +11,7 @@ from itertools import product
 from math import ceil
 from typing import Any
 
+from kvpipe.answers.served import held_at_high_end, refused
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command
 from kvpipe.errors import DoesNotFit, KvpipeError
@@ -66,8 +67,9 @@ def places(document: Mapping[str, Any], number: int, seed: int) -> list[Place]:
             piece = chance.choice(pieces)
             length = chance.randint(piece["first"], piece["last"])
         edge, sure = here["users"], here["low_users"]
-        users = [1, 2, max(1, sure), sure + 1, max(1, edge - 1), max(1, edge), edge + 1]
-        users += [chance.randrange(1, 5000) for _ in range(3)]
+        most = here["high_users"]
+        users = [1, max(1, sure), sure + 1, max(1, edge - 1), max(1, edge), edge + 1]
+        users += [max(1, most), most + 1] + [chance.randrange(1, 5000) for _ in range(2)]
         found += [Place(subject=subject, stops=stops, users=n, length=length) for n in users]
     return found[:number]
 
@@ -110,10 +112,15 @@ class Told:
     card_bytes: int
 
 
+def prepared(words: Sequence[str]) -> Prepared:
+    """The request of a command line."""
+    return prepared_request(words_to_overrides(words)).prepared
+
+
 @lru_cache(maxsize=64)
 def fresh(words: tuple[str, ...]) -> tuple[Prepared, MemoryProfile, Plan]:
     """A request of that command line, planned; kept for other numbers of users."""
-    made = prepared_request(words_to_overrides(words)).prepared
+    made = prepared(words)
     profile = profile_ranks(made, make_backend(made.config, made.resolved.backend))
     return made, profile, plan_with(made, profile.available_kv_bytes)
 
@@ -125,7 +132,8 @@ def told(line: str) -> Told:
     try:
         made, profile, plan = fresh(tuple(w for w in words if not w.startswith("want.requests=")))
     except DoesNotFit as error:
-        return Told(status="does_not_fit", says=error.lines()[0], causes={}, card_bytes=0)
+        told = refused(prepared(words), error)
+        return Told(status=told.status, says=told.lines()[0], causes={}, card_bytes=0)
     except KvpipeError as error:
         return Told(status="wrong_request", says=error.lines()[0], causes={}, card_bytes=0)
     report = replace(planned_report(made, profile, plan), requests_asked=users)
@@ -146,6 +154,8 @@ def told(line: str) -> Told:
     causes["prefill_in_flight"] += (needed - users * steady) * page
     causes["free_blocks"] = (cap.usable_blocks - needed) * page
     verdict = verdict_of(report)
+    if not verdict.serves and (high := held_at_high_end(prepared(words))):
+        verdict = verdict_of(replace(report, held_at_most=high))
     total = profile.ranks[poorest].total.num_bytes
     return Told(status=verdict.status, says=verdict.short, causes=causes, card_bytes=total)
 

@@ -11,6 +11,10 @@ import pytest
 import kvpipe
 from kvpipe.answers.low_end import missing_at_low_end
 from kvpipe.front.main import run
+from kvpipe.front.prepared import prepared_request
+from kvpipe.front.words import words_to_overrides
+from kvpipe.page.planner import Planner
+from kvpipe.page.position import Position
 
 CARD = ["llama", "device=h100", "scheduler.max_model_len=8192"]
 ENGINES = ["kvpipe", "vllm_0_33", "vllm_0_17", "vllm engine.version=0.21.0"]
@@ -135,6 +139,7 @@ def test_every_command_gives_the_verdict_of_the_range(where: str, capsys) -> Non
         "find": (code, status),
     }
     assert (compared[0], compared[1]["engines"][0]["verdict"]) == (code, status)
+    assert on_the_page(asked).status == status
     if where.endswith("best value") and code:
         with pytest.raises(kvpipe.DoesNotFit) as caught:
             kvpipe.run(asked)
@@ -142,6 +147,24 @@ def test_every_command_gives_the_verdict_of_the_range(where: str, capsys) -> Non
     replayed = told(capsys, "replay", *asked, *REPLAYED)
     assert replayed[0] == code
     assert replayed[1].get("status") in ((None, status) if code == 0 else (status,))
+
+
+def on_the_page(asked: list[str]) -> Position:
+    """A stop of `kvpipe page`."""
+    words = words_to_overrides(["page", *asked])
+    return Planner(raw=prepared_request(words).prepared.raw).position({})
+
+
+@pytest.mark.parametrize("engine", ["sglang", pytest.param("llama_cpp", marks=pytest.mark.full)])
+def test_a_page_has_both_ends_of_a_planned_engines_users(engine: str, capsys) -> None:
+    asked = ["llama", "device=h100", "scheduler.max_model_len=8192", f"engine={engine}"]
+    here = on_the_page(asked)
+    assert here.low_users < here.high_users
+    for users in {here.low_users, here.users, here.high_users}:
+        for more in (0, 1):
+            _, ran = told(capsys, "run", *asked, f"want.requests={users + more}")
+            word = "fits" if users + more <= here.low_users else "may_not_fit"
+            assert ran["status"] == (word if users + more <= here.high_users else "does_not_fit")
 
 
 def test_users_whom_the_high_end_alone_holds_may_fit_and_are_not_served(

@@ -47,6 +47,7 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
     "plan": (
         ["model=llama", "cache=sliding", "backend=host", "cache.kv_cache_memory_bytes=256MiB"],
         ["model=gemma3_27b", "device=h200", "backend=meta", "parallel=pp2", "cache=fp8"],
+        ["model=gemma3_27b", "device=h100", "backend=meta", "layout=flashinfer_nhd"],
         ["model=jamba", "device=h200", "backend=meta", "parallel.tensor_parallel_size=4"],
         ["model=whisper_large_v3", "device=cpu", "backend=meta"],
         ["model=deepseek_v3_2", "device=h200", "backend=meta", "parallel.tensor_parallel_size=16"],

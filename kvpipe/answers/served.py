@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from kvpipe.answers.card_room import check_card
 from kvpipe.answers.engine_question import question_of
-from kvpipe.answers.low_end import missing_at_low_end
+from kvpipe.answers.high_end import most_memory
+from kvpipe.answers.low_end import users_at_low_end
 from kvpipe.answers.trials import asked_of_a_copy
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
@@ -21,7 +22,6 @@ from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import End, PlannedEngine
 from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared, plan_with, profile_ranks
-from kvpipe.specs.edges import largest
 from kvpipe.stages.profiling.base import MemoryProfile
 from kvpipe.text.figures import ends_of, size
 
@@ -152,13 +152,13 @@ def _held(prepared: Prepared, plan: Plan, memory: Sequence[int]) -> Held:
 def _surely(plan: Plan, profile: MemoryProfile, most: int) -> int:
     if profile.over_at_worst_bytes:
         return 0
-    return largest(1, most, lambda n: not missing_at_low_end(plan, profile, n)) or 0
+    return users_at_low_end(plan, profile, most)
 
 
 def _most_held(prepared: Prepared) -> Held | None:
     """At the high end of the memory; None where there is no other than the best value."""
     try:
-        memory = _most_memory(profile_ranks(prepared))
+        memory = most_memory(profile_ranks(prepared))
     except DoesNotFit as error:
         memory = error.most_bytes
     if len(memory) != len(prepared.resolved.ranks) or min(memory) <= 0:
@@ -167,13 +167,3 @@ def _most_held(prepared: Prepared) -> Held | None:
         return _held(prepared, plan_with(prepared, memory, compared=()), memory)
     except DoesNotFit:
         return Held(cache_bytes=min(memory))
-
-
-def _most_memory(profile: MemoryProfile) -> tuple[int, ...]:
-    """Of a size set by hand, that size where its card has it once all beside it is as small as it
-    may be."""
-    if memory := profile.most_kv_bytes:
-        return memory
-    is_over = any(rank.overcommitted_bytes for rank in profile.ranks)
-    is_room = not any(rank.over_at_best_bytes for rank in profile.ranks)
-    return profile.available_kv_bytes if is_over and is_room else ()

@@ -58,12 +58,14 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
     told = () if fits else _fewer(plan, load, ends, word)
     line, changes = engine_ways_line(prepared) if told and job is None else ("", ())
     advice = {"advice": [dict(change) for change in changes]} if line else {}
+    status, verdict = word.replace(" ", "_"), _verdict(plan, load, ends, word)
+    said = {"status": status, "verdict": verdict.text}
     return Answer(
-        status=word.replace(" ", "_"),
+        status=status,
         exit_code=0 if fits else 1,
         lines=partial(lay_out, sections(plan, model_words(resolved), where(resolved))),
-        verdict=_verdict(plan, load, ends, word),
-        document=document(plan, prepared) | document_of_ends(ends) | advice,
+        verdict=verdict,
+        document=said | document(plan, prepared) | document_of_ends(ends) | advice,
         fields=summary(plan, load.copies, fits),
         complaints=tuple(filter(None, (*told, line))),
     )

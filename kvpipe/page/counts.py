@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm
 
+from kvpipe.answers.high_end import capacity_at_high_end
 from kvpipe.answers.low_end import missing_at_low_end
 from kvpipe.cache.plan import KVCacheGroupSpec, Plan
 from kvpipe.errors import SpecError
@@ -27,9 +28,9 @@ LENGTH_PLACE = "{length}"
 @dataclass(frozen=True, kw_only=True)
 class Alike:
     """What does not change with the length in a stretch. head: the verdict up to its device, the
-    length as LENGTH_PLACE. usable_blocks, low_blocks: for requests, at best and at the low end of
-    the estimate (None: no estimate). seqs: the scheduler's bound. sure: one request is held at the
-    low end, too. layout: of the groups and blocks of every rank."""
+    length as LENGTH_PLACE. usable_blocks, low_blocks, high_blocks: for requests, at best and at the
+    ends of the estimate (None: no estimate). seqs: the scheduler's bound. sure: one request is held
+    at the low end, too. layout: of the groups and blocks of every rank."""
 
     head: str
     status: str
@@ -42,6 +43,7 @@ class Alike:
     high_bytes: int
     usable_blocks: int
     low_blocks: int | None
+    high_blocks: int | None
     seqs: int | None
     sure: bool
     layout: object
@@ -108,6 +110,7 @@ def _alike(made: Prepared, profile: MemoryProfile, plan: Plan, position: Positio
     length, device = plan.limits.max_model_len, made.resolved.device.name
     said, on, _ = position.says.partition(f" on {device}")
     tokens = f"{length:,} token" + ("s" if length != 1 else "")
+    high = capacity_at_high_end(plan, profile)
     assert plan.capacity is not None
     return Alike(
         head=said.replace(tokens, LENGTH_PLACE) + on,
@@ -121,6 +124,7 @@ def _alike(made: Prepared, profile: MemoryProfile, plan: Plan, position: Positio
         high_bytes=position.high_bytes,
         usable_blocks=plan.capacity.usable_blocks,
         low_blocks=_low_blocks(plan, profile),
+        high_blocks=high.usable_blocks if high else None,
         seqs=made.resolved.max_num_seqs,
         sure=not missing_at_low_end(plan, profile),
         layout=[

@@ -28,10 +28,16 @@ function segments(position, users, causes) {
 }
 
 function verdict(position, users, length, device) {
-  if (position.users > 0 && users > position.users) {
+  const beyond = users > 1 && users > position.high_users;
+  if (!position.users) {
+    const refused = beyond && position.status === "may_not_fit";
+    const says = refused ? position.says.replace(/^MAY NOT FIT/, "DOES NOT FIT") : position.says;
+    return { status: refused ? "does_not_fit" : position.status, says };
+  }
+  if (users > position.users) {
     const of = `${grouped(position.users)} of ${grouped(users)} users of ${grouped(length)} tokens`;
-    const says = `DOES NOT FIT: only ${of} on ${device}`;
-    return { status: "does_not_fit", says: says + ofCache(position, 80 - says.length) };
+    const says = `${beyond ? "DOES NOT FIT" : "MAY NOT FIT"}: only ${of} on ${device}`;
+    return { status: beyond ? "does_not_fit" : "may_not_fit", says: says + ofCache(position, 80 - says.length) };
   }
   if (users > 1 && users > position.low_users && position.status !== "does_not_fit") {
     const of = `${grouped(users)} users of ${grouped(length)} tokens`;
@@ -105,6 +111,7 @@ function between(piece, length) {
   const running = (blocks) => Math.floor(Math.max(0, blocks - first) / Math.max(1, steady));
   const memory = running(piece.usable_blocks), users = Math.min(memory, most);
   const low = piece.low_blocks === null ? users : Math.min(users, Math.max(1, running(piece.low_blocks)));
+  const high = piece.high_blocks === null ? users : Math.min(running(piece.high_blocks), most);
   const ofAll = (requests) => piece.copies * requests;
   const said = piece.head.replace("{length}", `${grouped(length)} token${length === 1 ? "" : "s"}`);
   const cause = ([number, ...forms]) => [number, ...forms.map((form) => figureAt(form, length))];
@@ -115,6 +122,7 @@ function between(piece, length) {
     users: ofAll(users),
     memory_users: ofAll(memory),
     low_users: piece.sure ? ofAll(low) : 0,
+    high_users: ofAll(high),
     peak_users: ofAll(Math.min(Math.floor(piece.usable_blocks / peak), most)),
     steady_users: ofAll(Math.min(decoding(piece, length, steady), most)),
     request_bytes: figureAt(piece.request_bytes, length),

@@ -7,12 +7,14 @@ a profile is kept for the next length: for the same question, and no other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvpipe.answers.engine_question import question_of
-from kvpipe.answers.low_end import missing_at_low_end
+from kvpipe.answers.high_end import capacity_at_high_end, most_memory
+from kvpipe.answers.low_end import users_at_low_end
 from kvpipe.answers.serve_line import line_for
+from kvpipe.answers.served import Held, Served, served, served_by_engine
 from kvpipe.answers.uncounted import weights_left_out
 from kvpipe.answers.unserved import why_none
 from kvpipe.cache.plan import Plan
@@ -35,10 +37,8 @@ from kvpipe.report.of_run import headline_of
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.request.changed import changed
-from kvpipe.specs.edges import largest
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryProfile, ProfilingRequest
-from kvpipe.stages.validation.base import ResolvedDevice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +65,20 @@ class Planner:
         """The plan beside it, where it is one of blocks and was not refused."""
         try:
             made = prepare(changed(self.raw, changes))
-            engine = made.config.plugins["engine"].make(Engine)
-            if isinstance(engine, PlannedEngine):
-                resolved = made.resolved
-                plan = plan_engine(engine, question_of(made))
-                return _of_engine(plan, resolved.device, resolved.parallel.dp), None
-            return _of_blocks(made, self._profile(made))
-        except DoesNotFit as error:
-            return _of_refusal(error), None
+            try:
+                return self._of(made)
+            except DoesNotFit as error:
+                return _of_refusal(error, made), None
         except KvpipeError as error:
             says = error.lines()[0]
-            return Position(status="wrong_request", says=says, card_bytes=0, shares=()), None
+            return Position(status=error.status, says=says, card_bytes=0, shares=()), None
+
+    def _of(self, made: Prepared) -> tuple[Position, BlockPlan | None]:
+        engine = made.config.plugins["engine"].make(Engine)
+        if isinstance(engine, PlannedEngine):
+            plan = plan_engine(engine, question_of(made))
+            return _of_engine(plan, made, served_by_engine(made, engine)), None
+        return _of_blocks(made, self._profile(made))
 
     def _profile(self, made: Prepared) -> MemoryProfile:
         asked = profiling_request(made)
@@ -91,13 +94,16 @@ def _of_blocks(made: Prepared, profile: MemoryProfile) -> tuple[Position, BlockP
     except DoesNotFit as error:
         error.demand = error.demand or demanded_of(profile, error)
         raise
-    report = planned_report(made, profile, plan)
+    report, high = planned_report(made, profile, plan), capacity_at_high_end(plan, profile)
+    if high and high.requests_running:
+        most_bytes = min(most_memory(profile))
+        report = replace(report, held_at_most=Held(users=1, cache_bytes=most_bytes))
     rank = _drawn(plan)
     memory, copies = profile.ranks[rank], replicas_of(made.resolved)
     one, two = (split_running(plan, rank, memory, n, copies) for n in (1, 2))
     verdict, cap, cache = verdict_of(report), plan.capacity, memory.available_kv
     users = (running_at_once(report) or 0) // report.copies
-    low_users = largest(1, users, lambda n: not missing_at_low_end(plan, profile, n)) or 0
+    most = made.resolved.max_num_seqs or 2**31
     position = Position(
         status=verdict.status,
         says=verdict.short,
@@ -106,7 +112,8 @@ def _of_blocks(made: Prepared, profile: MemoryProfile) -> tuple[Position, BlockP
         copies=report.copies,
         users=report.copies * users,
         memory_users=report.copies * cap.requests_running if cap else 0,
-        low_users=report.copies * low_users,
+        low_users=report.copies * users_at_low_end(plan, profile, users),
+        high_users=report.copies * (min(high.requests_running, most) if high else users),
         peak_users=report.copies * report.accounts[rank].requests_peak,
         steady_users=report.copies * report.accounts[rank].requests_steady,
         request_bytes=_request_bytes(plan, rank),
@@ -145,25 +152,29 @@ def _request_bytes(plan: Plan, rank: int) -> int:
     return plan.capacity.steady_blocks * plan.ranks[rank].config.bytes_per_block
 
 
-def _of_engine(plan: EnginePlan, device: ResolvedDevice, copies: int) -> Position:
+_SAID = {"fits": "IT FITS:", "may not fit": "MAY NOT FIT:"}
+
+
+def _of_engine(plan: EnginePlan, made: Prepared, ends: Served) -> Position:
     """An engine with pools of its own: what its users read, and the rest of its cache."""
-    serves = plan.users.steady > 0
-    word = "IT FITS:" if serves else "DOES NOT FIT: no request of"
+    word, device, copies = ends.word(1), made.resolved.device, made.resolved.parallel.dp
+    said = _SAID.get(word, "DOES NOT FIT: no request of")
     return Position(
-        status="fits" if serves else "does_not_fit",
-        says=f"{word} {plan.length:,} tokens on {device.name}",
+        status=word.replace(" ", "_"),
+        says=f"{said} {plan.length:,} tokens on {device.name}",
         card_bytes=device.total_bytes,
         shares=_shares_of_engine(plan, device.total_bytes),
         copies=copies,
-        users=copies * plan.users.steady,
-        memory_users=copies * plan.users.steady,
-        low_users=copies * plan.users.steady,
+        users=copies * ends.best.users,
+        memory_users=copies * ends.best.users,
+        low_users=copies * ends.low.users,
+        high_users=copies * ends.high.users,
         peak_users=copies * plan.users.peak,
         steady_users=copies * plan.users.steady,
         request_bytes=plan.needed_bytes,
         cache_bytes=plan.budget.num_bytes,
-        low_bytes=plan.budget.num_bytes,
-        high_bytes=plan.budget.num_bytes,
+        low_bytes=ends.low.cache_bytes,
+        high_bytes=ends.high.cache_bytes,
         serve=plan.start.command,
     )
 
@@ -186,11 +197,12 @@ def _shares_of_engine(plan: EnginePlan, card_bytes: int) -> tuple[Share, ...]:
     )
 
 
-def _of_refusal(error: DoesNotFit) -> Position:
+def _of_refusal(error: DoesNotFit, made: Prepared) -> Position:
     """The card with what it was asked to hold, where that is known: the cache is one request's."""
-    demand, says = error.demand, error.lines()[0]
+    demand, says, high = error.demand, error.lines()[0], served(made).high.users
+    status, of_all = "may_not_fit" if high else error.status, made.resolved.parallel.dp * high
     if demand is None:
-        return Position(status="does_not_fit", says=says, card_bytes=0, shares=())
+        return Position(status=status, says=says, card_bytes=0, shares=(), high_users=of_all)
     names = {"weights": "weights", "activations": "activations", "KV cache": "payload"}
     fixed: dict[str, int] = {}
     for name, num_bytes in demand.parts:
@@ -200,5 +212,9 @@ def _of_refusal(error: DoesNotFit) -> Position:
     fixed["not_requested"] = demand.total_bytes - demand.allowed_bytes
     shares = (Share(cause=cause, fixed=n, each=0) for cause, n in fixed.items() if n)
     return Position(
-        status="does_not_fit", says=says, card_bytes=demand.total_bytes, shares=tuple(shares)
+        status=status,
+        says=says,
+        card_bytes=demand.total_bytes,
+        shares=tuple(shares),
+        high_users=of_all,
     )

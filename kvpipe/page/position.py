@@ -26,7 +26,8 @@ class Position:
 
     status, says: the verdict while it holds the users (of one user; of none where it runs none).
     users: requests that run at once, by memory and scheduler; memory_users: by memory alone;
-    low_users: of them, those that run with the least memory of the estimate, too.
+    low_users: of them, those that run with the least memory of the estimate, too; high_users: those
+    that run with the most of it, where its best value refuses them, too.
     peak_users, steady_users: all reading their prompts, all decoding; each on all copies, which
     share the users evenly (data parallelism). request_bytes: one that
     decodes, on this rank. cache_bytes, low_bytes, high_bytes: given to the cache, and the range of
@@ -43,6 +44,7 @@ class Position:
     users: int = 0
     memory_users: int = 0
     low_users: int = 0
+    high_users: int = 0
     peak_users: int = 0
     steady_users: int = 0
     request_bytes: int = 0
