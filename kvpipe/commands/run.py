@@ -92,13 +92,13 @@ class Run(Command):
                 asked = requests_asked(prepared.config.want)
                 told = error.without_knob() if asked > 1 else error
                 raise refused(prepared, told) from None
-            from kvpipe.answers.remedies import advised
+            from kvpipe.answers.advised import advised
 
             raise refused(prepared, advised(prepared, error)) from error
         answer = answer_of(report_input(result, job), full=self.options.document == "full")
         if answer.exit_code != 1 or job is not None:
             return answer
-        from kvpipe.answers.remedies import ways_line
+        from kvpipe.answers.advised import ways_line
 
         line, changes = ways_line(prepared)
         document = {**answer.document, "advice": [dict(change) for change in changes]}
