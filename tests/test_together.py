@@ -54,7 +54,9 @@ def test_weights_that_no_published_file_of_this_name_has_are_told_to_need_a_chec
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run([*CARD, "--context", "32k", "--users", "16", "report=none"])
-    assert "weights=awq (a cache of 8 bits, needs a checkpoint of 4 bits)" in capsys.readouterr().err
+    assert (
+        "weights=awq (a cache of 8 bits, needs a checkpoint of 4 bits)" in capsys.readouterr().err
+    )
 
 
 def test_beside_a_length_that_surely_runs_the_longest_of_the_best_value_is_told(
@@ -66,3 +68,13 @@ def test_beside_a_length_that_surely_runs_the_longest_of_the_best_value_is_told(
     assert sure < longest
     assert all(serves([*CARD, "--users", "16", f"{SEQS}=16"], {LENGTH: n}) for n in told)
     assert not serves([*CARD, "--users", "16", f"{SEQS}=16"], {LENGTH: longest + 16})
+
+
+def test_what_a_full_card_is_told_to_set_works(capsys: pytest.CaptureFixture[str]) -> None:
+    """No share is named that leaves room for a block and not for a request."""
+    words = ["gemma_2_9b", "--on", "l4", "--context", "8k"]
+    told = advice_of(words, capsys)
+    assert told and all(serves(words, change) for change in told)
+    run([*words, "report=none"])
+    said = capsys.readouterr().err
+    assert "Raise it" not in said and "The first block needs more than 0.9" in said
