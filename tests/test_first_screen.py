@@ -175,7 +175,7 @@ def test_what_is_planned_to_fit_serves_the_users_that_were_asked_for(line: str, 
 def test_a_refusal_has_its_verdict_on_stdout_and_why_on_stderr(capsys) -> None:
     from kvpipe.front.main import run
 
-    said = "llama-3.1-70b --on 2xh100 --context 32k".split()
+    said = ["llama-3.1-70b", "--on", "2xh100", "--context", "32k"]
     for report in ("text", "full"):
         assert run([*said, f"report={report}"]) == 1
         told = capsys.readouterr()

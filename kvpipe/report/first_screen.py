@@ -30,12 +30,12 @@ _GIVEN_UP = (
     ("join", "model"),
     ("drop", "legend"),  # and the card, which it explains
     ("drop", "notes"),
+    ("unlabel", "serve"),  # the command says itself what it is
     ("cut", "change"),
     ("cut", "warning"),
     ("cut", "limit"),
     ("cut", "users"),
     ("cut", "plan"),
-    ("unlabel", "serve"),  # the command says itself what it is
 )
 
 
