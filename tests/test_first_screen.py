@@ -189,7 +189,8 @@ def test_no_sentence_of_a_screen_with_room_is_cut_and_every_mark_of_the_bar_is_n
     asked = ["llama-3.1-70b", "device=h100_80gb", "parallel=tp2", "cache=fp8"]
     lines = screen([*asked, "scheduler.max_model_len=2192", "want.requests=16"])
     text = "\n".join(lines)
-    assert "..." not in text.replace("......", "") and "K KV cache" in text and ". free" in text
+    assert not re.search(r"\w,? \.\.\.", text)
+    assert re.search("K.KV cache", text) and re.search(r"\..free", text)
     warned = ["gemma3_27b", "device=h200", "cache=fp8", "scheduler.max_model_len=32768"]
     text = " ".join(" ".join(screen([*warned, "want.requests=48"])).split())
     assert "runs 47 such requests, not 48: it takes these flags, and groups the layers" in text

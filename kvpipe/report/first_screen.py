@@ -154,7 +154,7 @@ def _mark(name: str) -> str:
 
 def _legend(rank: RankMemory, plan: Plan) -> str:
     """What each mark stands for, without its bytes."""
-    return ", ".join(f"{_mark(name)} {name}" for name, _ in _parts(rank, plan))
+    return " ".join(f"{_mark(name)}={name}" for name, _ in _parts(rank, plan))
 
 
 def _cells(parts: list[int], columns: int) -> list[int]:
