@@ -8,6 +8,7 @@ from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
+from kvpipe.models._safetensors import TensorTable
 from kvpipe.models._values import BY_HAND, Values
 from kvpipe.models.base import CacheGeometry, ModelGeometry, RankParameters
 from kvpipe.models.config_file import ConfigFile, config_file
@@ -23,7 +24,7 @@ from kvpipe.models.towers.count import as_weight, tower_parameters
 from kvpipe.specs.base import DTYPE_BYTES
 
 
-def family_of(file: ConfigFile) -> Family:
+def family_of(file: ConfigFile, tensors: TensorTable | None = None) -> Family:
     """The row of the file's type, or one by standard keys; ConfigError where neither reads it."""
     table, name = families(), file.model_type
     if file.raw.get("model_type") in _REFUSED:
@@ -37,7 +38,7 @@ def family_of(file: ConfigFile) -> Family:
     ):  # its class does more than keys say
         raise _unknown_type(file)
     try:
-        return family_by_keys(file.raw, file.text)
+        return family_by_keys(file.raw, file.text, tensors)
     except ConfigError as error:
         raise ConfigError([*_unknown_type(file).problems, *error.problems]) from error
 
@@ -96,9 +97,10 @@ def _unknown_type(file: ConfigFile) -> ConfigError:
     return unreadable("model_type", expected, got, knob)
 
 
-def read_geometry(file: ConfigFile) -> ModelGeometry:
-    """The geometry of a file of a known family, or of one whose keys say all."""
-    family = family_of(file)
+def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> ModelGeometry:
+    """The geometry of a file of a known family, or of one whose keys say all. tensors: headers of
+    its weights, for what only they can prove."""
+    family = family_of(file, tensors)
     by_keys = file.model_type not in families()
     config = family.config(_with_keys_of_whole(file))
     _check_values(config, family)
