@@ -227,18 +227,14 @@ def nobody_knows(folder: Path, **changes: Any) -> ModelGeometry:
     )
 
 
-def projections(rows: int, layers: int = 2) -> Shapes:
-    return {
-        f"model.layers.{i}.self_attn.{part}_proj.weight": (rows, 256)
-        for i in range(layers)
-        for part in "kv"
-    }
+FUSED = {f"model.layers.{i}.self_attn.qkv_proj.weight": (512, 256) for i in range(2)}
 
 
-@pytest.mark.parametrize("part", [False, True], ids=["every layer", "fused"])
-def test_a_file_without_head_dim_is_read_where_headers_prove_it(tmp_path: Path, part: bool) -> None:
-    fused = {f"model.layers.{i}.self_attn.qkv_proj.weight": (512, 256) for i in range(2)}
-    tensors(tmp_path, "model.safetensors", fused if part else projections(128))
+@pytest.mark.parametrize("shapes", [projections(128), FUSED], ids=["k_proj, v_proj", "qkv_proj"])
+def test_a_file_without_head_dim_is_read_where_headers_prove_it(
+    tmp_path: Path, shapes: Shapes
+) -> None:
+    tensors(tmp_path, "model.safetensors", shapes)
     model = nobody_knows(tmp_path)
     assert [cache.fields for cache in model.caches] == [{"num_kv_heads": 2, "head_size": 64}] * 2
     assert "the shapes of all K/V projections agree with the plan, layer by layer" in model.notes
