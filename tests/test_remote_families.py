@@ -47,6 +47,10 @@ DBRX = {
 }  # fmt: skip
 
 
+LIGHTNING = {
+    "attn_type_list": [0, 1], "num_key_value_heads": 2, "head_dim": 64, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "shared_intermediate_size": 0, "postnorm": True,
+}  # fmt: skip
 GROUPED = (
     *("Keye", "KeyeVL1_5", "bailing_moe_v2", "deepseek", "dots_ocr", "internlm", "internlm2"),
     *("minicpm", "minicpmo", "molmo", "orion", "phi3_v", "phi4mm", "solar", "telechat"),
@@ -68,6 +72,8 @@ PUBLISHED: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
         ("minicpmv", {"num_key_value_heads": 2, "use_sliding_window": False}, (2, 32)),
         ("deepseek_v2", {"use_mla": False, "num_key_value_heads": 8}, (8, 32)),
         ("dbrx", DBRX, (2, 32)),
+        *((name, LIGHTNING | {"attn_type_list": [1, 1]}, (2, 64)) for name in
+          ("minimax_text_01", "minimax_m1")),
 ]  # fmt: skip
 SEARCHED = "nemotron-nas"  # has a test of its own
 
@@ -133,12 +139,6 @@ def test_step_3_says_its_length_under_names_of_its_own() -> None:
     assert alone.context_length == 32768
     nested = read("step3_vl", text_config=COMMON | STEP3 | {"max_position_embeddings": 65536})
     assert heads(nested) == [(1, 256)] * 2 and nested.context_length == 65536
-
-
-LIGHTNING = {
-    "attn_type_list": [0, 1], "num_key_value_heads": 2, "head_dim": 64, "num_local_experts": 4,
-    "num_experts_per_tok": 2, "shared_intermediate_size": 0, "postnorm": True,
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("model_type", ["minimax_text_01", "minimax_m1"])

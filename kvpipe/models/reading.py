@@ -18,6 +18,7 @@ from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unk
 from kvpipe.models.families.classes import class_facts, facts_of, has_parts
 from kvpipe.models.families.encoders import as_decoder
 from kvpipe.models.families.refused import REASONS
+from kvpipe.models.families.ties import KEY, tie_as_built
 from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme, kv_scale_bytes
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
 from kvpipe.models.towers.count import as_weight, tower_parameters
@@ -52,7 +53,18 @@ def _with_keys_of_whole(file: ConfigFile) -> Mapping[str, Any]:
         given |= _given_by_class(name)
     for whole in file.wholes:
         said |= {key: whole[key] for key in _OF_WHOLE if key in whole}
-    return {**given, **file.text, **said}
+    return {**given, **file.text, **said, **_tied(file, said.get(KEY), given.get(KEY))}
+
+
+def _tied(file: ConfigFile, said: object, default: object) -> dict[str, Any]:
+    """Whether the head is the embedding, where the class of the whole does not simply obey it."""
+    inside = file.text.get(KEY)
+    text = facts_of(file.model_type).defaults.get(KEY) if inside is None else inside
+    if not file.is_nested:
+        said, text = inside, inside if inside is not None else text
+    tied = tie_as_built(str(file.raw.get("model_type")), said, text, default)
+    checked = all(value is None or isinstance(value, bool) for value in (said, inside))
+    return {} if tied is None or not checked else {KEY: tied}
 
 
 def _types_around(file: ConfigFile) -> Iterator[str]:
