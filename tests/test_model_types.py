@@ -162,6 +162,11 @@ def test_towers_that_a_file_does_not_describe_are_not_counted_and_that_is_said()
     assert "weights are those of the text part; other towers are not counted" in model.notes
 
 
+def test_a_tower_whose_section_is_empty_is_the_one_of_its_class() -> None:
+    raw = {"model_type": "qwen2_vl", "text_config": {}, "vision_config": {}}
+    assert read(raw, "qwen2_vl").tower_parameters == 675_759_104
+
+
 @pytest.mark.full
 def test_towers_of_full_size_are_those_of_the_meta_model() -> None:
     """Those of the classes of transformers 5.24, built on the meta device: in a tiny file one
