@@ -135,6 +135,28 @@ DEFAULTS: tuple[Row, ...] = (
         certain=False,
     ),
     Row(
+        rule="window_takes_kernel_block",
+        value=False,
+        until=(0, 28, 0),
+        source="not looked at: as from 0.30.0",
+        certain=False,
+    ),
+    Row(
+        rule="window_takes_kernel_block",
+        value=True,
+        since=(0, 28, 0),
+        until=(0, 29, 0),
+        source="model_executor/layers/attention/attention.py, 0.28.0; started in docs/live.md",
+        certain=False,
+    ),
+    Row(
+        rule="window_takes_kernel_block",
+        value=False,
+        since=(0, 29, 0),
+        source="the largest within the asked block in 0.30.0; 0.29 was not looked at",
+        certain=False,
+    ),
+    Row(
         rule="chunked_prefill_beyond",
         value=32768,
         until=(0, 8, 0),
@@ -247,6 +269,12 @@ def block_size_on_a_cpu(version: str, kinds: Collection[str]) -> int:
 def kernel_block_on_a_cpu(version: str) -> int:
     """Tokens that a block of attention is a multiple of there."""
     return int(_value("cpu_kernel_block", version))
+
+
+def window_takes_kernel_block(version: str) -> bool:
+    """Whether a window's block is the smallest that the kernel runs, not the largest that the block
+    of other layers holds."""
+    return bool(_value("window_takes_kernel_block", version))
 
 
 def declared_cache_wins(version: str) -> bool:
