@@ -125,6 +125,7 @@ class DoesNotFit(KvpipeError):
     does, or it was not asked for). admitted_len: the longest with which the engine starts: some
     admit what they can never schedule. demand: what the poorest card would have to hold, where that
     is known. most_bytes: one entry a rank, the high end of an estimate that leaves nothing.
+    about: the load and the device, for a headline ("": none was made).
     """
 
     exit_code = 1
@@ -157,6 +158,7 @@ class DoesNotFit(KvpipeError):
         self.admitted_len = admitted_len
         self.reference_type = reference_type
         self.changes: tuple[Mapping[str, Any], ...] = ()
+        self.about = ""
 
     def with_advice(self, line: str, changes: tuple[Mapping[str, Any], ...]) -> DoesNotFit:
         """The same, with what was planned and fits as a line of its own."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from advice_requests import generated, outcome, with_changes
 
-from kvpipe.answers.remedies import advised
+from kvpipe.answers.advised import advised
 from kvpipe.errors import DoesNotFit
 from kvpipe.notes import Note
 from kvpipe.pipeline import Result

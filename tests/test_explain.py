@@ -43,3 +43,10 @@ def test_an_unknown_word_lists_the_known_ones(capsys, tmp_path, monkeypatch):
     assert run(["explain", "peek"]) == 2
     assert "did you mean 'peak'?" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "said", ["headroom", "may not fit", "running", "lost", "longest", "closed form"]
+)
+def test_the_words_of_a_verdict_a_fleet_and_a_comparison_are_explained(said):
+    assert explained(said) == said

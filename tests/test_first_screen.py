@@ -170,3 +170,27 @@ def test_what_is_planned_to_fit_serves_the_users_that_were_asked_for(line: str, 
         card = "h100" if "tensor_parallel_size" in again[0] else words[2]  # ranks are told anew
         told = [*words[:2], card, *words[3:], *again, "report=none"]
         assert run(told) == 0, change
+
+
+def test_a_refusal_has_its_verdict_on_stdout_and_why_on_stderr(capsys) -> None:
+    from kvpipe.front.main import run
+
+    said = ["llama-3.1-70b", "--on", "2xh100", "--context", "32k"]
+    for report in ("text", "full"):
+        assert run([*said, f"report={report}"]) == 1
+        told = capsys.readouterr()
+        assert told.out == "MAY NOT FIT: 32,768 tokens on h100_80gb\n"
+        assert "needs 2,049 blocks" in told.err
+    assert run(["llama-3.1-70b", "--on", "l4", "--context", "32k", "--users", "4"]) == 1
+    assert capsys.readouterr().out == "DOES NOT FIT: 4 users of 32,768 tokens on l4\n"
+
+
+def test_no_sentence_of_a_screen_with_room_is_cut_and_every_mark_of_the_bar_is_named() -> None:
+    asked = ["llama-3.1-70b", "device=h100_80gb", "parallel=tp2", "cache=fp8"]
+    lines = screen([*asked, "scheduler.max_model_len=2192", "want.requests=16"])
+    text = "\n".join(lines)
+    assert "..." not in text.replace("......", "") and "K KV cache" in text and ". free" in text
+    warned = ["gemma3_27b", "device=h200", "cache=fp8", "scheduler.max_model_len=32768"]
+    text = " ".join(" ".join(screen([*warned, "want.requests=48"])).split())
+    assert "runs 47 such requests, not 48: it takes these flags, and groups the layers" in text
+    assert "change engine.name" not in text  # no change without a value

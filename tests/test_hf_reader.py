@@ -744,3 +744,15 @@ def test_a_stretched_context_is_stretched_once(tmp_path: Path) -> None:
     short = {"max_position_embeddings": 32768}
     for key in ("rope_scaling", "rope_parameters"):
         assert context("Qwen/Qwen3-8B", **{key: yarn}, **short) == 131072
+
+
+def test_sizes_that_a_cut_file_leaves_to_its_class_are_named(tmp_path: Path) -> None:
+    cut = {"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28}
+    (note,) = [note for note in read(tmp_path, cut).notes if "leaves out sizes" in note]
+    for said in ("num_attention_heads=32", "intermediate_size=22016", "vocab_size=151936"):
+        assert said in note
+    whole = {"num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944}
+    whole = {**cut, **whole, "vocab_size": 152064}
+    assert not any("leaves out sizes" in note for note in read(tmp_path, whole).notes)
+    null = {**whole, "num_key_value_heads": None}  # said: as many as there are heads
+    assert not any("leaves out sizes" in note for note in read(tmp_path, null).notes)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvpipe.answers.remedies import advised
+from kvpipe.answers.advised import advised
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.job import run_job
 from kvpipe.front.prepared import prepared_request

@@ -110,9 +110,9 @@ def test_weights_that_fill_the_device_leave_nothing_and_no_share_is_advised():
 
 def test_utilization_is_advised_where_it_helps():
     tight = replace(REQUEST, gpu_memory_utilization=0.1)
-    with pytest.raises(DoesNotFit, match=r"Raise it above 0\.\d+") as caught:
+    with pytest.raises(DoesNotFit, match=r"The first block needs more than 0\.\d+") as caught:
         profile("utilization", tight)
-    value = float(str(caught.value).partition("Raise it above ")[2][:5]) + 0.001
+    value = float(str(caught.value).partition("The first block needs more than ")[2][:5]) + 0.001
     assert (
         profile("utilization", replace(tight, gpu_memory_utilization=value)).available_kv_bytes[0]
         > 0

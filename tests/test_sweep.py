@@ -110,3 +110,13 @@ def test_a_launcher_that_is_not_installed_is_one_line_with_the_command(capsys) -
     assert run([*FOUR, "hydra/launcher=ray"]) == 2
     line = "hydra/launcher: expected the launcher ray to be installed, got none"
     assert capsys.readouterr().err == f"kvpipe: {line}; pip install hydra-ray-launcher\n"
+
+
+def test_the_head_of_a_table_counts_each_verdict_and_no_common_word_runs_over_its_edge():
+    from kvpipe.report.sweep_table import sweep_table
+
+    common = " ".join(f"section_{n}.setting=value" for n in range(6))
+    rows = [{"job": n, "status": "may_not_fit", "overrides": common} for n in range(2)]
+    table = sweep_table(rows, (), width=80)
+    assert table.startswith("2 jobs, 0 fit, 2 may not fit\n")
+    assert "\n  all with section_0" in table and "\n    section_" in table

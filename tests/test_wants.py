@@ -102,3 +102,10 @@ def test_a_trace_says_how_many_come_and_a_percentile_is_of_times() -> None:
 
 def test_what_says_what_nobody_says_is_no_wish() -> None:
     assert not refused_keys("run", requests=1, length="auto", percentile=99, token_ms=None)
+
+
+def test_a_wrong_number_of_users_is_told_with_an_example(capsys) -> None:
+    from kvpipe.front.main import run
+
+    assert run(["llama", "--on", "l4", "--users", "0"]) == 2
+    assert capsys.readouterr().err.endswith("got 0; for example --users 16\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from advice_requests import outcome
 
-from kvpipe.answers.remedies import advised
+from kvpipe.answers.advised import advised
 from kvpipe.answers.serve_line import line_of
 from kvpipe.errors import ConfigError, DoesNotFit
 from kvpipe.front.prepared import prepared_request

@@ -27,7 +27,7 @@ def as_vllm_groups(result: Result) -> Note | None:
     other = _of_vllm(result, release)
     if other is None:
         text = f"vLLM {release} groups these layers otherwise, and refuses this plan's flags"
-        return Note(text=text, knob="engine.name", is_warning=True)
+        return Note(text=text, is_warning=True)
     theirs, ours = min(most, other.requests_running), min(most, plan.capacity.requests_running)
     if theirs >= ours:
         return None
@@ -36,7 +36,7 @@ def as_vllm_groups(result: Result) -> Note | None:
         f"vLLM {release} runs {theirs:,} such requests{where}, not {ours:,}: it takes these "
         f"flags, and groups the layers otherwise (engine=vllm engine.version={release})"
     )
-    return Note(text=text, knob="engine.name", is_warning=theirs < asked)
+    return Note(text=text, is_warning=theirs < asked)
 
 
 def _of_vllm(result: Result, release: str) -> Capacity | None:

@@ -24,7 +24,7 @@ def more_room(prepared: Prepared) -> Iterator[Advice]:
     """Ways with which the request fits; where it does not, a longer one than without them."""
     if prepared.resolved.device.type == "cpu":
         return
-    for changes in _changes(prepared):
+    for changes in changes_for_room(prepared):
         found = surest(partial(_way, prepared, changes))
         if found is not None:
             yield found
@@ -37,7 +37,7 @@ def more_tokens(prepared: Prepared) -> Iterator[Advice]:
     if not held or prepared.resolved.device.type == "cpu":
         return
     twice = 2 * prepared.resolved.parallel.tp
-    for changes in (*_changes(prepared), {"parallel.tensor_parallel_size": twice}):
+    for changes in (*changes_for_room(prepared), {"parallel.tensor_parallel_size": twice}):
         found = surest(partial(advice, prepared, changes, ""))
         more = 0.0 if found is None else _at_once(found.plan) / held
         if found is not None and more >= LEAST:
@@ -59,10 +59,12 @@ def _way(prepared: Prepared, changes: Mapping[str, Any], goal: Goal) -> Advice |
     return replace(after, promise="")
 
 
-def _changes(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
+def changes_for_room(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
+    """One setting each: what changes no result first."""
     resolved = prepared.resolved
-    is_estimate = prepared.config.plugins["profiling"].name == "estimate"
-    is_given = is_estimate or share_is_known(prepared)
+    is_estimate = prepared.config.plugins["profiling"].name in ("auto", "estimate")
+    is_set = prepared.config.cache.kv_cache_memory_bytes is not None
+    is_given = not is_set and (is_estimate or share_is_known(prepared))
     is_free = not prepared.raw["profiling"].get("other_instances_bytes")
     if is_given and is_free and resolved.gpu_memory_utilization < SHARE:
         yield {"cache.gpu_memory_utilization": SHARE}

@@ -5,9 +5,8 @@ A plan costs about a millisecond (preparing it four), so candidates are tried, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import ceil
 from typing import Any, Protocol
 
@@ -16,13 +15,13 @@ from kvpipe.answers.trials import ANY, Goal, Trial, asked_of_a_copy, tried
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
 from kvpipe.engines.defaults import chunked_beyond
-from kvpipe.errors import DoesNotFit, KvpipeError
+from kvpipe.errors import KvpipeError
 from kvpipe.pipeline import Prepared, plan_with
 from kvpipe.specs.edges import largest, smallest
 
 PLENTY = 2**50  # bytes
 LENGTH = "scheduler.max_model_len"
-MOST_NAMED = 4  # ways out that a message names
+MOST_NAMED = 5  # ways out that a message names
 HIGHEST_SHARE = 97  # hundredths of a card that may be advised; more leaves no room for the rest
 MOST_RANKS = 16
 FITS, MAY_FIT = "Planned, and fits", "Planned, and may fit, since the memory is an estimate"
@@ -53,6 +52,9 @@ class Advice:
         return self.trial.is_sure
 
 
+Candidate = Callable[[Prepared, Goal], Advice | None]
+
+
 def advice(
     prepared: Prepared, changes: Mapping[str, Any], words: str, goal: Goal = ANY
 ) -> Advice | None:
@@ -70,23 +72,6 @@ def advice(
 def surest(find: Callable[[Goal], Advice | None], goal: Goal = ANY) -> Advice | None:
     """What surely meets the goal; else what meets it by the middle of an estimate."""
     return find(replace(goal, surely=True)) or find(goal)
-
-
-def advised(prepared: Prepared, error: DoesNotFit) -> DoesNotFit:
-    """The error with the changes that were planned and fit, as one more line."""
-    can_be_allocated = Goal(promise=partial(_can_be_allocated, error.available_bytes))
-    line, changes = ways_line(prepared, can_be_allocated if error.stage == "allocation" else ANY)
-    return error.with_advice(line, changes)
-
-
-def _can_be_allocated(free: tuple[int, ...], plan: Plan) -> bool:
-    """Whether the buffers of every rank that differs from the others fit in what is free here."""
-    return sum(size for size in {rank.config.size_bytes for rank in plan.ranks}) <= min(free)
-
-
-def ways_line(prepared: Prepared, goal: Goal = ANY) -> tuple[str, tuple[Mapping[str, Any], ...]]:
-    """What meets the goal, in words, and as changes."""
-    return ways_told(ways_out(prepared, goal))
 
 
 class Way(Protocol):
@@ -126,15 +111,31 @@ def in_a_sentence(line: str) -> str:
 
 def ways_out(prepared: Prepared, goal: Goal = ANY) -> list[Advice]:
     """At most MOST_NAMED changes of one setting with which the request meets the goal, on a card
-    that has what is taken by hand. Where the memory is an estimate: what surely does first."""
-    ways: list[Advice] = []
+    that has what is taken by hand, and a longer length beside the one that surely runs. Where the
+    memory is an estimate: what surely does first."""
+    found: list[list[Advice]] = []
     for candidate in CANDIDATES:
-        way = surest(partial(candidate, prepared), goal)
-        if way is not None and not way.trial.profile.over_at_worst_bytes:
-            ways.append(way)
-        if len(ways) == MOST_NAMED:
+        if ways := _ways_of(candidate, prepared, goal):
+            found.append(ways)
+        if len(found) == MOST_NAMED:
             break
-    return sorted(ways, key=lambda way: not way.is_sure)
+    return sorted((way for ways in found for way in ways), key=lambda way: not way.is_sure)
+
+
+def _ways_of(candidate: Candidate, prepared: Prepared, goal: Goal) -> list[Advice]:
+    """What surely meets the goal; else what meets it by the middle of an estimate; of lengths
+    both, since one that surely runs may be too short for any use."""
+    goals = [replace(goal, surely=True), goal]
+    ways: list[Advice] = []
+    for each in goals:
+        way = candidate(prepared, each)
+        if way is None or way.trial.profile.over_at_worst_bytes:
+            continue
+        if way.changes not in [known.changes for known in ways]:
+            ways.append(way)
+        if candidate is not _length:
+            break
+    return ways
 
 
 def _users(prepared: Prepared, goal: Goal) -> Advice | None:
@@ -264,14 +265,28 @@ def _batch(prepared: Prepared, goal: Goal) -> Advice | None:
 
 
 def _requests(prepared: Prepared, goal: Goal) -> Advice | None:
-    """Where sampling for all requests at once takes the room."""
-    if prepared.config.plugins["profiling"].name != "estimate":
+    """Where sampling for all requests at once takes the room: the largest halving that helps, or
+    exactly as many as were asked for, which costs those who asked nothing."""
+    if prepared.config.plugins["profiling"].name not in ("auto", "estimate"):
         return None
-    key, seqs = "scheduler.max_num_seqs", prepared.resolved.max_num_seqs
-    while (seqs := seqs // 2) >= 16:
-        if found := advice(prepared, {key: seqs}, "fewer requests sampled at once", goal):
+    key, asked = "scheduler.max_num_seqs", asked_of_a_copy(prepared)
+    for seqs in _fewer(prepared.resolved.max_num_seqs, asked):
+        words = "fewer requests sampled at once"
+        words += f", all {asked:,} that were asked for" if asked > 1 else ""
+        if found := advice(prepared, {key: seqs}, words, goal):
             return found
     return None
+
+
+def _fewer(seqs: int, asked: int) -> Iterator[int]:
+    """Halvings, down to 16 or to those that were asked for."""
+    least = asked if asked > 1 else 16
+    while (seqs := seqs // 2) >= least:
+        yield seqs
+        if seqs == least:
+            return
+    if asked > 1 and seqs < asked < 2 * seqs + 2:
+        yield asked
 
 
 def _ranks(prepared: Prepared, goal: Goal) -> Advice | None:
@@ -292,7 +307,7 @@ def _weights(prepared: Prepared, goal: Goal) -> Advice | None:
     if model.is_converted or model.quantized_with or device.type != "cuda":
         return None
     converts = (device.compute_capability or (0, 0)) >= _CONVERTS_FP8
-    for choice, words in (("fp8", "weights of 8 bits"), ("awq", "a checkpoint of 4 bits")):
+    for choice, words in (("fp8", "weights of 8 bits"), ("awq", "needs a checkpoint of 4 bits")):
         if choice == "fp8" and not converts:
             continue
         if found := advice(prepared, {"weights": choice}, words, replace(goal, surely=False)):
@@ -300,8 +315,9 @@ def _weights(prepared: Prepared, goal: Goal) -> Advice | None:
     return None
 
 
-CANDIDATES = (
+CANDIDATES: tuple[Candidate, ...] = (
     _users,
+    _requests,
     _length,
     _longer,
     _share,
@@ -309,7 +325,6 @@ CANDIDATES = (
     _override,
     _block,
     _batch,
-    _requests,
     _weights,
     _ranks,
 )

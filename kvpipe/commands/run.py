@@ -19,7 +19,7 @@ from kvpipe.report.base import Answer
 from kvpipe.report.document import plan_document
 from kvpipe.report.first_screen import first_screen
 from kvpipe.report.folded import folded
-from kvpipe.report.identity import model_words
+from kvpipe.report.identity import load_words, model_words
 from kvpipe.report.memory_map import memory_map
 from kvpipe.report.of_run import report_input
 from kvpipe.report.run_input import ReportInput
@@ -92,13 +92,15 @@ class Run(Command):
                 asked = requests_asked(prepared.config.want)
                 told = error.without_knob() if asked > 1 else error
                 raise refused(prepared, told) from None
-            from kvpipe.answers.remedies import advised
+            from kvpipe.answers.advised import advised
 
-            raise refused(prepared, advised(prepared, error)) from error
+            refusal = refused(prepared, advised(prepared, error))
+            refusal.about = load_words(prepared)
+            raise refusal from error
         answer = answer_of(report_input(result, job), full=self.options.document == "full")
         if answer.exit_code != 1 or job is not None:
             return answer
-        from kvpipe.answers.remedies import ways_line
+        from kvpipe.answers.advised import ways_line
 
         line, changes = ways_line(prepared)
         document = {**answer.document, "advice": [dict(change) for change in changes]}

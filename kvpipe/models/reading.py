@@ -150,6 +150,7 @@ def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> Model
             [
                 *_notes(file, family, weight_bytes, towers),
                 *_yarn(config),
+                *_left_to_class(file, family, config),
                 *(_unknown_keys(file) if by_keys else []),
             ]
         ),
@@ -217,6 +218,29 @@ def _yarn(config: Config) -> list[str]:
         f"max_position_embeddings is {length:,}, which yarn stretches to {stretched:,}: vLLM from "
         f"{_YARN_IS_COUNTED} on serves no more than the file says"
     ]
+
+
+_TELLING = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "vocab_size",
+)  # fmt: skip
+
+
+def _left_to_class(file: ConfigFile, family: Family, config: Config) -> list[str]:
+    """Sizes of which the file says nothing and the class's own are taken: right for a file that
+    was published so, wrong for one that was cut short."""
+    said = Config(file.text, aliases=family.aliases)
+    supplied = [
+        f"{config.written_name(key)}={value}"
+        for key in _TELLING
+        if said.get(key, _NOTHING) is _NOTHING and isinstance(value := config.get(key), int)
+    ]
+    if not supplied:
+        return []
+    return [f"config.json leaves out sizes, its class supplies {', '.join(supplied)}"]
+
+
+_NOTHING = object()
 
 
 def _unknown_keys(file: ConfigFile) -> list[str]:

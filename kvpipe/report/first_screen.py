@@ -4,6 +4,8 @@ limits it, where the card's memory goes, what to change, what to paste. `report=
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kvpipe.answers.cache_range import poorest
 from kvpipe.cache.load import by_both
 from kvpipe.cache.plan import Capacity, Plan
@@ -23,17 +25,17 @@ _MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
 # What goes when the screen is too small, the least needed first: cut to one line, left out, or
 # said in fewer words.
 _GIVEN_UP = (
-    ("cut", "legend"),
+    ("brief", "legend"),
     ("drop", "proof"),
     ("join", "model"),
-    ("cut", "warning"),
-    ("cut", "change"),
     ("drop", "legend"),  # and the card, which it explains
-    ("cut", "limit"),
     ("drop", "notes"),
+    ("unlabel", "serve"),  # the command says itself what it is
+    ("cut", "change"),
+    ("cut", "warning"),
+    ("cut", "limit"),
     ("cut", "users"),
     ("cut", "plan"),
-    ("unlabel", "serve"),  # the command says itself what it is
 )
 
 
@@ -61,12 +63,18 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
     if report.serve:
         blocks["serve"] = [Line("serve"), *shell_lines(report.serve, width - 2, indent="  ")]
     name, _, _ = head.model.partition(" (")  # its types
-    return _fitted(blocks, width, _labelled("plan", f"{name}: {verdict.figures}", width))
+    shorter = {
+        "join": _labelled("plan", f"{name}: {verdict.figures}", width),  # and the model
+        "brief": _labelled("", _legend(report.profile.ranks[0], plan), width),
+    }
+    return _fitted(blocks, width, shorter)
 
 
-def _fitted(blocks: dict[str, list[Line]], width: int, named_plan: list[Line]) -> list[Line]:
-    """All blocks, the less needed cut so that they fill no more than the screen. named_plan: the
-    rows of the plan and of the model in one."""
+def _fitted(
+    blocks: dict[str, list[Line]], width: int, shorter: Mapping[str, list[Line]]
+) -> list[Line]:
+    """All blocks, the less needed shorter, or cut, so that they fill no more than the screen.
+    shorter: how -> what stands there instead."""
 
     def length() -> int:
         return sum(map(len, blocks.values())) + len(blocks["verdict"]) + _FOLDER
@@ -75,14 +83,16 @@ def _fitted(blocks: dict[str, list[Line]], width: int, named_plan: list[Line]) -
         if length() <= MOST_LINES:
             break
         if how == "join":
-            blocks["plan"] = named_plan
+            blocks["plan"] = shorter[how]
+        if how == "brief" and len(blocks.get(name, ())) > len(shorter[how]):
+            blocks[name] = shorter[how]
         if how == "unlabel":
             blocks[name] = blocks.get(name, [])[1:]
         elif how in ("drop", "join"):
             blocks.pop(name, None)
             if name == "legend":
                 blocks.pop("card", None)
-        elif len(blocks.get(name, ())) > 1:
+        elif how == "cut" and len(blocks.get(name, ())) > 1:
             first = blocks[name][0]
             blocks[name] = [Line(cut(first.text, width), first.style)]
     return [line for block in blocks.values() for line in block]
@@ -122,16 +132,29 @@ def _limit(report: ReportInput, capacity: Capacity) -> str:
 
 def _card(rank: RankMemory, plan: Plan, width: int) -> dict[str, list[Line]]:
     """The device's memory to scale, in characters, and what each stands for."""
+    total, parts = rank.total.num_bytes, _parts(rank, plan)
+    cells = _cells([num for _, num in parts], min(_BAR_WIDTH, width - _LABEL - 2))
+    bar = "".join(_mark(name) * n for (name, _), n in zip(parts, cells, strict=True))
+    named = [f"{_mark(name)} {name} {size(num)}" for name, num in parts]
+    legend = _labelled("", f"{', '.join(named)} of {size(total)}", width)
+    return {"card": [Line(f"{'card':<{_LABEL}}[{bar}]")], "legend": legend}
+
+
+def _parts(rank: RankMemory, plan: Plan) -> list[tuple[str, int]]:
+    """What the card holds, in bytes, in the order in which it is charged."""
     total, pool = rank.total.num_bytes, plan.ranks[0].config.size_bytes
     parts = [(item.name, item.num_bytes) for item in rank.charged if item.num_bytes]
     parts.append(("KV cache", pool))
-    parts.append(("free", max(0, total - sum(num for _, num in parts))))
-    marks = [_MARKS.get(name, name[0].upper()) for name, _ in parts]
-    cells = _cells([num for _, num in parts], min(_BAR_WIDTH, width - _LABEL - 2))
-    bar = "".join(mark * n for mark, n in zip(marks, cells, strict=True))
-    named = [f"{mark} {name} {size(n)}" for mark, (name, n) in zip(marks, parts, strict=True)]
-    legend = _labelled("", f"{', '.join(named)} of {size(total)}", width)
-    return {"card": [Line(f"{'card':<{_LABEL}}[{bar}]")], "legend": legend}
+    return [*parts, ("free", max(0, total - sum(num for _, num in parts)))]
+
+
+def _mark(name: str) -> str:
+    return _MARKS.get(name, name[0].upper())
+
+
+def _legend(rank: RankMemory, plan: Plan) -> str:
+    """What each mark stands for, without its bytes."""
+    return ", ".join(f"{_mark(name)} {name}" for name, _ in _parts(rank, plan))
 
 
 def _cells(parts: list[int], columns: int) -> list[int]:
@@ -148,8 +171,8 @@ def _notes(notes: tuple[Note, ...], width: int) -> dict[str, list[Line]]:
     warning = next((note for note in notes if note.is_warning), None)
     blocks: dict[str, list[Line]] = {}
     if warning is not None:
-        blocks["warning"] = _labelled("warning", warning.text, width, "warning", most=2)
-        blocks["change"] = _labelled("change", warning.knob, width, "warning", most=2)
+        blocks["warning"] = _labelled("warning", warning.text, width, "warning")
+        blocks["change"] = _labelled("change", warning.knob, width, "warning")
     if more := len(notes) - (warning is not None):
         blocks["notes"] = [Line(f"{'':<{_LABEL}}{count(more, 'more note')}: report=full", "faint")]
     return blocks

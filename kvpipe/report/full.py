@@ -7,7 +7,9 @@ from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict
 
+from kvpipe.errors import KvpipeError
 from kvpipe.report.base import Answer, Report
+from kvpipe.report.last_line import headline
 from kvpipe.report.text import write_lines
 from kvpipe.text.lines import terminal_width
 
@@ -24,6 +26,9 @@ class FullReport(Report):
         self, answer: Answer, job: str | None, stream: TextIO, folder: Path | None = None
     ) -> None:
         write_lines(answer.lines(terminal_width()), stream)
+
+    def render_failure(self, error: KvpipeError, job: str | None, stream: TextIO) -> None:
+        write_lines(headline(error), stream)
 
 
 PLUGIN = FullReport

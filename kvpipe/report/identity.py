@@ -7,7 +7,9 @@ from typing import Any
 
 from kvpipe.engines.base import Engine
 from kvpipe.pipeline import Prepared
+from kvpipe.request.want import requests_asked
 from kvpipe.stages.validation.base import ResolvedRun
+from kvpipe.text.figures import count
 
 VERSION = 1  # of the documents other than plan.json; goes up as SCHEMA_VERSION does
 
@@ -37,6 +39,13 @@ def where(resolved: ResolvedRun) -> str:
     """The device; of several copies of the ranks, that it is one of them that is told."""
     copies = resolved.parallel.dp
     return resolved.device.name + (f", one of {copies:,} copies" if copies > 1 else "")
+
+
+def load_words(prepared: Prepared) -> str:
+    """The load that was asked for, and where: `16 users of 32,768 tokens on h100_80gb`."""
+    resolved, asked = prepared.resolved, requests_asked(prepared.config.want)
+    users = f"{count(asked, 'user')} of " if asked > 1 else ""
+    return f"{users}{count(resolved.limits.max_model_len, 'token')} on {where(resolved)}"
 
 
 def model_words(resolved: ResolvedRun) -> str:

@@ -41,8 +41,7 @@ def sweep_table(
     failed = [row for row in rows if row.get("error")]
     common = said_apart(rows)
     section = Section(
-        title=f"{count(len(rows), 'job')}, {_outcomes(rows)}"
-        + (f"; all with {' '.join(common)}" if common else ""),
+        title=f"{count(len(rows), 'job')}, {_outcomes(rows)}",
         headers=("job", "status", *(column.title for column in columns), "overrides"),
         align="rl" + "".join(column.align for column in columns) + "l",
         rows=[
@@ -54,7 +53,10 @@ def sweep_table(
             )
             for row in rows
         ],
-        paragraphs=[Line(text) for text in legend],
+        paragraphs=[
+            *([Line(f"all with {' '.join(common)}")] if common else []),
+            *(Line(text) for text in legend),
+        ],
     )
     sections = [section]
     if failed:
@@ -67,7 +69,7 @@ def _outcomes(rows: Sequence[Mapping[str, Any]]) -> str:
     """How many fit, and how many may not: those whose memory is an estimate that straddles."""
     statuses = [row.get("status") for row in rows]
     may = statuses.count("may_not_fit")
-    return f"{statuses.count('fits')} fit" + (f", {may} may not" if may else "")
+    return f"{statuses.count('fits')} fit" + (f", {may} may not fit" if may else "")
 
 
 def sweep_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str] = ()) -> str:

@@ -12,7 +12,9 @@ from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict
 
+from kvpipe.errors import KvpipeError
 from kvpipe.report.base import Answer, Report
+from kvpipe.report.last_line import headline
 from kvpipe.text.clean import clean
 from kvpipe.text.lines import Line, terminal_width, whole_words
 
@@ -47,6 +49,9 @@ class TextReport(Report):
             last, style = answer.verdict.text, answer.verdict.style
             lines += [Line(part, style) for part in whole_words(last, width)]
         write_lines(lines, stream)
+
+    def render_failure(self, error: KvpipeError, job: str | None, stream: TextIO) -> None:
+        write_lines(headline(error), stream)
 
 
 def write_lines(lines: Iterable[Line], stream: TextIO) -> None:

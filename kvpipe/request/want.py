@@ -48,5 +48,5 @@ def requests_asked(want: Mapping[str, Any]) -> int:
     asked = want.get("requests", 1)
     if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked < _MOST:
         expected = f"a whole number of users from 1 to {_MOST - 1:,}"
-        raise ConfigError(Problem("want.requests", expected, repr(asked), "--users 16"))
+        raise ConfigError(Problem("want.requests", expected, repr(asked), "for example --users 16"))
     return asked

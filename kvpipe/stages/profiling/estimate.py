@@ -241,7 +241,7 @@ def _nothing_left(requested: MemoryItem, charged: tuple[MemoryItem, ...], total:
     )
     needed = sum(item.num_bytes for item in charged) / total.num_bytes
     share = ceil(1000 * needed) / 1000  # rounded to the safe side
-    way = f"Raise it above {share:.3f}" if share < 1 else ""
+    way = f"The first block needs more than {share:.3f} of the card" if share < 1 else ""
     return (
         f"cache.gpu_memory_utilization: {requested.num_bytes / GIB:.2f} GiB requested of the whole "
         f"card, {parts} leave nothing for the KV cache. {way}".rstrip()

@@ -132,7 +132,7 @@ def _nothing_left(
     text += "too few. "
     if needed < total:
         share = ceil(1000 * needed / total) / 1000  # rounded to the safe side
-        return text + f"Raise it above {share:.3f}"
+        return text + f"The first block needs more than {share:.3f} of the card"
     return text + f"Device {request.device.name} has {total / GIB:.2f} GiB"
 
 
