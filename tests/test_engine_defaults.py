@@ -136,7 +136,7 @@ ON_A_CPU = [("0.28.0", 16, 4096, 16), ("0.30.0", 16, 2048, 32), ("0.32.0", 16, 2
 ON_A_CPU += [("0.32.0", 32, 2048, 32), ("0.32.0", 64, 1024, 64), ("0.32.0", 256, 256, 256)]
 
 
-def on_a_cpu(model: str, folder: Path, version: str, block: int) -> Result:
+def on_a_cpu(model: str, folder: Path, version: str, block: int | str) -> Result:
     words = [f"model.path={MODELS[model].write(folder)}", f"engine.version={version}"]
     words += ["model=hf", "device=cpu", "backend=meta", "engine=vllm", "scheduler=engine"]
     words += ["scheduler.max_model_len=1024"]
@@ -159,6 +159,16 @@ def test_a_cpu_has_no_step_in_flight_beside_those_of_its_stages(version: str) ->
         at = {"device_bytes": GIB, "device_type": "cpu", "pp": stages}
         assert defaults_of(version, **at).max_concurrent_batches == stages  # type: ignore[arg-type]
         assert defaults_of(version, **at | {"device_type": "cuda"}).max_concurrent_batches > stages  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("version", "own"), [("0.28.0", 16), ("0.30.0", 128)])
+def test_windows_alone_on_a_cpu_take_the_release_s_block(
+    version: str, own: int, tmp_path: Path
+) -> None:
+    # As vLLM 0.28.0 and 0.30.0 printed when started on a CPU with these 64 MiB.
+    made = on_a_cpu("mistral-window", tmp_path, version, "auto").plan
+    assert [group.spec.block_size for group in made.groups] == [own]
+    assert made.num_blocks == 64 * 2**20 // (4 * 256 * own)
 
 
 def test_full_attention_on_a_cpu_refuses_blocks_that_its_kernel_does_not_run(

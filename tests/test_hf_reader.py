@@ -291,6 +291,19 @@ def test_a_hybrid_layer_has_a_state_and_kv_and_an_mlp_layer_has_neither(tmp_path
     ]
 
 
+def test_zamba_2s_shared_block_comes_before_the_states_by_the_engines_names(
+    tmp_path: Path,
+) -> None:
+    kinds = ["mamba", "hybrid"] * 3
+    raw = {"num_hidden_layers": 6, "layers_block_type": kinds, "hybrid_layer_ids": [1, 3, 5]}
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 4, "attention_head_dim": 64}
+    file = {"model_type": "zamba2", **raw, **sizes}
+    assert [(c.name, c.layer) for c in read(tmp_path, file).caches] == [
+        *((f"model.attn.{number}", layer) for number, layer in enumerate((1, 3, 5))),
+        *((f"{layer + 3}.mixer", layer) for layer in range(6)),
+    ]
+
+
 def test_a_state_dtype_in_the_file_is_reported(tmp_path: Path) -> None:
     raw = published("Qwen/Qwen3-Next-80B-A3B-Instruct")
     assert read(tmp_path, raw).ssm_dtype is None

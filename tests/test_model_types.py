@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from type_records import differences, records
+from type_records import differences, records, ties
 
 from kvpipe.errors import ConfigError
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import parse_config
 from kvpipe.models.families import families
 from kvpipe.models.families.by_keys import family_by_keys
+from kvpipe.models.families.classes import facts_of
 from kvpipe.models.families.refused import REASONS
 from kvpipe.models.reading import read_geometry
 
@@ -159,6 +160,11 @@ def test_towers_that_a_file_does_not_describe_are_not_counted_and_that_is_said()
     model = read(raw, "gemma3")
     assert model.tower_parameters == 0
     assert "weights are those of the text part; other towers are not counted" in model.notes
+
+
+def test_a_tower_whose_section_is_empty_is_the_one_of_its_class() -> None:
+    raw = {"model_type": "qwen2_vl", "text_config": {}, "vision_config": {}}
+    assert read(raw, "qwen2_vl").tower_parameters == 675_759_104
 
 
 @pytest.mark.full
@@ -310,3 +316,52 @@ def test_a_strange_value_anywhere_is_read_or_refused_by_its_key() -> None:
                 read(raw, name)
             except ConfigError as error:
                 assert all(len(line.splitlines()) == 1 for line in error.lines()), name
+
+
+# --- whose tie_word_embeddings a class obeys ---
+# Those of UNCOUNTED, and classes that unshare more than the head where nothing is tied (Zamba 2 its
+# blocks, Florence 2 its encoder's table); Qwen 2.5 Omni was built with its talker.
+UNTIED_OTHERWISE = UNCOUNTED | {"zamba2", "florence2", "qwen2_5_omni"}
+
+
+def with_ties(name: str, whole: bool | None, text: bool | None) -> dict[str, Any]:
+    """The tiny file of a type with the key in either place."""
+    key, raw = "tie_word_embeddings", dict(records()[name]["sparse"])
+    if whole is not None:
+        raw[key] = whole
+    if text is not None:
+        part = facts_of(name).text
+        assert part is not None
+        raw[part[0]] = {**raw[part[0]], key: text}
+    return raw
+
+
+def miscounted(names: list[str]) -> list[tuple[Any, ...]]:
+    found = []
+    for name in names:
+        for whole, text, parts in ties()[name]:
+            model = read(with_ties(name, whole, text), name)
+            own = (model.parameter_count or 0) - model.tower_parameters
+            if own != parameters({"parameters": parts}):
+                found.append((name, whole, text))
+    return found
+
+
+def tied_types() -> list[str]:
+    """Types of which a row counts the weights."""
+    rows = {name: families().get(records()[name]["text_type"]) for name in ties()}
+    counted = {name for name, row in rows.items() if row is not None and row.weights}
+    return sorted(counted - UNTIED_OTHERWISE)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama4", "molmo2", "paddleocr_vl", "shieldgemma2", "kimi_linear"]
+)
+def test_a_head_is_tied_where_its_class_ties_it_whatever_the_file_says(name: str) -> None:
+    assert not miscounted([name])
+
+
+@pytest.mark.full
+def test_the_key_is_obeyed_in_the_place_where_its_class_reads_it() -> None:
+    assert not miscounted(tied_types())
+    assert len(tied_types()) >= 200

@@ -69,6 +69,26 @@ def test_the_plan_is_what_the_model_caches_now(name: str) -> None:
     assert not planned_wrong(name, raw, found)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("prompt", [5, 9])
+def test_melody_and_prompt_stand_before_the_sound_in_musicgens_cache(prompt: int) -> None:
+    """Why it is refused: the rows of 9, 10 and 64 tokens depend on a prompt of any length."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    raw = records()["musicgen_melody"]["sparse"]
+    values = {key: value for key, value in deepcopy(raw).items() if key != "model_type"}
+    config = transformers.MusicgenMelodyConfig(**values)
+    model = transformers.MusicgenMelodyForConditionalGeneration(config).eval()
+    books = config.decoder.num_codebooks
+    for tokens in (9, 10, 64):
+        sound = torch.full((books, tokens), 3)
+        told = {"input_ids": torch.full((1, prompt), 3), "decoder_input_ids": sound}
+        with torch.no_grad():
+            cache = model(**told, use_cache=True).past_key_values.self_attention_cache
+        rows = {layer.keys.shape[-2] for layer in cache.layers}
+        assert rows == {config.chroma_length + prompt + tokens}
+
+
 # The class derives the rank of each window layer from a list that is as long as the tiny file's.
 DERIVED_BY_LAYER = {("dots3_note_text", "num_hidden_layers")}
 

@@ -325,8 +325,11 @@ def test_the_best_fleets_stand_side_by_side_and_each_server_is_the_planners() ->
     words = ("model=llama", "want.requests=100", "want.length=8192", "want.device=[l40s,h100]")
     stops = ("command.lengths=[8192,16384]", "backend=meta")
     document = answered("page", *words, *stops).document
-    ranked = answered("find", *words).document["fleets"]
+    every = answered("find", *words).document["fleets"]
     assert document["kind"] == "fleet" and len(document["subjects"]) == 6
+    firsts = [next(f for f in every if f["device"] == name) for name in ("l40s", "h100_80gb")]
+    rest = [f for f in every if f not in firsts][: 6 - len(firsts)]
+    ranked = [f for f in every if f in firsts or f in rest]
     for subject, fleet in zip(document["subjects"], ranked, strict=False):
         assert subject["title"].startswith(f"{fleet['cards']} card")
         assert f": {fleet['replicas']} x TP {fleet['tp']}" in subject["title"]
@@ -336,6 +339,26 @@ def test_the_best_fleets_stand_side_by_side_and_each_server_is_the_planners() ->
     assert f"{ranked[0]['users']} users each" in notes and "candidates serve them" in notes
     for place in at_stops(document, 12, seed=3):
         check(document, place)
+
+
+@pytest.mark.full
+def test_the_best_of_each_device_has_a_map_and_cards_are_those_of_a_server(
+    monkeypatch, tmp_path, capsys
+) -> None:
+    """A slider's stop is ranks of one pipeline stage: a server has as many of each stage."""
+    words = ("llama-3.1-70b", "want.requests=16", "want.length=32768", "command.lengths=[32768]")
+    document = answered("page", *words, "want.device=[h100,h200,l40s]").document
+    devices = [subject["device"] for subject in document["subjects"]]
+    assert {"h100_80gb", "h200", "l40s"} == set(devices) and len(devices) == 6
+    for subject in document["subjects"]:
+        cards, replicas = map(int, re.findall(r"(\d+) cards?: (\d+) x", subject["title"])[0])
+        stop = next(a for a in subject["axes"] if "tensor_parallel" in a["key"])["stops"][0]
+        assert stop * subject["pipeline"] * subject["copies"] * replicas == cards
+    assert any("more serve the load and have no map here" in note for note in document["notes"])
+    monkeypatch.chdir(tmp_path)
+    asked = ["page", "llama-3.1-70b", "--on", "4xh200", "tp=2", "parallel.pipeline_parallel_size=2"]
+    assert run([*asked, "command.cards=[1,2]", "command.lengths=[1024]"]) == 0
+    assert re.search(r"cards\s+2, 4\n", capsys.readouterr().out)
 
 
 def test_a_page_of_fleets_says_what_it_is_not_made_of() -> None:

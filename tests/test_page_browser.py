@@ -97,6 +97,24 @@ def test_sliders_move_the_map_the_numbers_and_the_command_to_what_that_command_a
             assert map_now == list(segments(expected.causes, expected.card_bytes)) != before
 
 
+def test_cards_are_those_of_every_stage_and_copy(browser, tmp_path):
+    words = ("llama-3.1-70b", "device=h200", "tp=2", "parallel.pipeline_parallel_size=2")
+    answer = answered("page", *words, "command.cards=[1,2]", "command.lengths=[8192]")
+    path = tmp_path / "page.html"
+    path.write_text(answer.pictures["page.html"])
+    with opened(browser, path.as_uri()) as tab:
+        slider = tab.locator("input[data-key='parallel.tensor_parallel_size']")
+        told = []
+        for stop in ("0", "1"):
+            slider.fill(stop)
+            told.append(slider.get_attribute("aria-valuetext"))
+        assert told == ["2 cards (PP 2)", "4 cards (TP 2 PP 2)"]
+        cells = tab.eval_on_selector_all(
+            "#plans tbody tr", "rows => rows.map(row => row.cells[1].textContent)"
+        )
+        assert set(cells) == {"2", "4"}
+
+
 def test_any_length_between_two_stops_is_shown_and_linked(browser, url):
     with opened(browser, url) as tab:
         tab.fill("#length-exact", "5001")

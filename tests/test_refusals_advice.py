@@ -36,7 +36,7 @@ def test_a_type_that_is_refused_is_to_be_written_by_hand(name: str) -> None:
 
 def test_a_type_that_nobody_knows_is_asked_of_no_transformers_that_is_known() -> None:
     """Every type of transformers 5.24 has a family or a reason: only a newer one may know it."""
-    line = refusal({"model_type": "minimax_m1", "architectures": ["MiniMaxM1ForCausalLM"]})[0]
+    line = refusal({"model_type": "nobodys", "architectures": ["NobodysForCausalLM"]})[0]
     assert BY_HAND in line and "where a newer transformers has the type" in line
 
 

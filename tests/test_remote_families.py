@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from type_records import differences, records
 
 from kvpipe.errors import ConfigError
 from kvpipe.models.base import ModelGeometry
@@ -46,6 +47,10 @@ DBRX = {
 }  # fmt: skip
 
 
+LIGHTNING = {
+    "attn_type_list": [0, 1], "num_key_value_heads": 2, "head_dim": 64, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "shared_intermediate_size": 0, "postnorm": True,
+}  # fmt: skip
 GROUPED = (
     *("Keye", "KeyeVL1_5", "bailing_moe_v2", "deepseek", "dots_ocr", "internlm", "internlm2"),
     *("minicpm", "minicpmo", "molmo", "orion", "phi3_v", "phi4mm", "solar", "telechat"),
@@ -67,6 +72,8 @@ PUBLISHED: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
         ("minicpmv", {"num_key_value_heads": 2, "use_sliding_window": False}, (2, 32)),
         ("deepseek_v2", {"use_mla": False, "num_key_value_heads": 8}, (8, 32)),
         ("dbrx", DBRX, (2, 32)),
+        *((name, LIGHTNING | {"attn_type_list": [1, 1]}, (2, 64)) for name in
+          ("minimax_text_01", "minimax_m1")),
 ]  # fmt: skip
 SEARCHED = "nemotron-nas"  # has a test of its own
 
@@ -120,9 +127,55 @@ def test_kimi_linear_counts_its_layers_from_one() -> None:
     assert model.caches[0].fields["states"][0]["shape"] == [3 * 8 * 32, 3]
 
 
+STEP3 = {
+    "max_position_embeddings": None, "num_attention_groups": 1, "head_dim": 256,
+    "max_seq_len": 65536, "max_position_embedding": 32768,
+}  # fmt: skip
+
+
+def test_step_3_says_its_length_under_names_of_its_own() -> None:
+    assert read("step3_text", **STEP3).context_length == 65536  # the one that engines take
+    alone = read("step3_text", **STEP3 | {"max_seq_len": None})
+    assert alone.context_length == 32768
+    nested = read("step3_vl", text_config=COMMON | STEP3 | {"max_position_embeddings": 65536})
+    assert heads(nested) == [(1, 256)] * 2 and nested.context_length == 65536
+
+
+@pytest.mark.parametrize("model_type", ["minimax_text_01", "minimax_m1"])
+def test_minimax_01_is_what_transformers_caches_of_the_model_under_its_own_keys(
+    model_type: str,
+) -> None:
+    record = records()["minimax"]
+    kinds = record["full"]["layer_types"]
+    dropped = ("layer_types", "model_type", "architectures")
+    published = {key: value for key, value in record["full"].items() if key not in dropped}
+    published["head_dim"] = published["hidden_size"] // published["num_attention_heads"]
+    published["attn_type_list"] = [int(kind == "full_attention") for kind in kinds]
+    model = read(model_type, **published)
+    assert set(published["attn_type_list"]) == {0, 1}
+    assert not differences(model, record)
+    assert model.parameter_count == sum(record["parameters"].values())
+
+
+def test_a_linear_layer_of_minimax_01_keeps_a_square_for_every_query_head() -> None:
+    model = read("minimax_text_01", **LIGHTNING)
+    assert [cache.spec for cache in model.caches] == ["mamba", "full"]
+    assert model.caches[0].fields["states"] == [{"name": "ssm", "shape": [8, 64, 64]}]
+    assert model.caches[1].fields == {"num_kv_heads": 2, "head_size": 64}
+    assert model.parameter_count is not None and not model.tower_parameters
+
+
 @pytest.mark.parametrize(
     ("model_type", "keys", "said"),
     [
+        *(("minimax_m1", LIGHTNING | {key: None}, key) for key in
+          ("attn_type_list", "num_key_value_heads", "head_dim", "num_local_experts")),
+        ("minimax_m1", LIGHTNING | {"attn_type_list": [0, 2]}, "attn_type_list"),
+        ("minimax_text_01", LIGHTNING | {"attn_type_list": [1]}, "attn_type_list"),
+        ("minimax_text_01", LIGHTNING | {"shared_intermediate_size": 8}, "shared_intermediate"),
+        ("minimax_text_01", LIGHTNING | {"num_local_experts": 1}, "num_local_experts"),
+        ("step3_text", STEP3 | {"max_seq_len": None, "max_position_embedding": None},
+         "max_seq_len"),
         ("chatglm", {}, "kv_channels"),
         ("step1", {}, "num_attention_groups"),
         ("beam", {"layer_types": ["full_attention"]}, "2 entries"),

@@ -216,3 +216,52 @@ def test_scales_of_an_fp8_cache_are_counted_with_the_weights(
         return read_geometry(parse_config(raw, "config.json", "llama", None)).weight_bytes or 0
 
     assert stored(**declared) - stored() == num_bytes
+
+
+# --- a head size that only headers say ------------------------------------------------------------
+def nobody_knows(folder: Path, **changes: Any) -> ModelGeometry:
+    """A file of a type without a family, as its class saves it but without head_dim."""
+    saved = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "use_cache": True}
+    return read(
+        folder, **{**saved, "model_type": "new", "architectures": ["NewForCausalLM"], **changes}
+    )
+
+
+FUSED = {f"model.layers.{i}.self_attn.qkv_proj.weight": (512, 256) for i in range(2)}
+
+
+@pytest.mark.parametrize("shapes", [projections(128), FUSED], ids=["k_proj, v_proj", "qkv_proj"])
+def test_a_file_without_head_dim_is_read_where_headers_prove_it(
+    tmp_path: Path, shapes: Shapes
+) -> None:
+    tensors(tmp_path, "model.safetensors", shapes)
+    model = nobody_knows(tmp_path)
+    assert [cache.fields for cache in model.caches] == [{"num_kv_heads": 2, "head_size": 64}] * 2
+    assert "the shapes of all K/V projections agree with the plan, layer by layer" in model.notes
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtype"),
+    [
+        ({}, "BF16"),  # no headers
+        (projections(256), "BF16"),  # heads of 128, as Cohere 2's class has them
+        (projections(128, layers=1), "BF16"),  # one of two layers
+        (projections(128) | {"model.layers.1.self_attn.v_proj.weight": (256, 256)}, "BF16"),
+        (projections(128), "I32"),  # packed
+        ({"lm_head.weight": (1000, 256)}, "BF16"),
+    ],
+)
+def test_hidden_size_over_heads_is_never_a_guess(
+    tmp_path: Path, shapes: Shapes, dtype: str
+) -> None:
+    if shapes:
+        tensors(tmp_path, "model.safetensors", shapes, dtype)
+    with pytest.raises(ConfigError) as caught:
+        nobody_knows(tmp_path)
+    assert any("head_dim): expected a number" in line for line in caught.value.lines())
+
+
+def test_a_hidden_size_that_heads_do_not_divide_proves_nothing(tmp_path: Path) -> None:
+    tensors(tmp_path, "model.safetensors", projections(84))
+    with pytest.raises(ConfigError, match="head_dim"):
+        nobody_knows(tmp_path, num_attention_heads=6)

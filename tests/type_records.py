@@ -13,6 +13,7 @@ from typing import Any
 from kvpipe.models.base import CacheGeometry, ModelGeometry
 
 FILE = Path(__file__).parent / "facts" / "transformers_types.json.gz"
+TIES = FILE.with_name("transformers_ties.json.gz")
 TOKENS = (9, 10, 64)
 FLOAT32 = 4
 
@@ -21,6 +22,13 @@ FLOAT32 = 4
 def records() -> dict[str, dict[str, Any]]:
     loaded: dict[str, dict[str, Any]] = json.loads(gzip.decompress(FILE.read_bytes()))
     return loaded
+
+
+@cache
+def ties() -> dict[str, list[tuple[bool | None, bool | None, dict[str, int]]]]:
+    """Type -> tie_word_embeddings of the file, of its text part, and parameters by part."""
+    loaded: dict[str, list[Any]] = json.loads(gzip.decompress(TIES.read_bytes()))
+    return {name: [tuple(row) for row in rows] for name, rows in loaded.items()}
 
 
 def differences(model: ModelGeometry, record: Mapping[str, Any]) -> list[str]:

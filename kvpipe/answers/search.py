@@ -14,6 +14,7 @@ from typing import Any
 
 from kvpipe.answers.as_asked import LENGTH, SEQS, AsAsked, as_asked, missing_of
 from kvpipe.answers.finding import Finding
+from kvpipe.answers.pasted import as_pasted
 from kvpipe.answers.trials import Trial, planned_or_why
 from kvpipe.cache.load import ENDS, Load, of_a_copy, running
 from kvpipe.cache.plan import Plan
@@ -85,6 +86,10 @@ class Search:
         return of_a_copy(self.want.requests, self.prepared.resolved.parallel.dp)
 
     def findings(self) -> Iterator[Finding]:
+        """Each setting among them serves the load in the user's own line."""
+        return (as_pasted(self.prepared, self.load, finding) for finding in self._found())
+
+    def _found(self) -> Iterator[Finding]:
         yield self.cache_memory()
         if self.prepared.resolved.device.type != "cpu":
             yield self.as_asked.finding

@@ -13,11 +13,13 @@ from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
 from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
-from kvpipe.answers.remedies import SURELY_RUNS, Advice, by_sureness, ways_out
+from kvpipe.answers.remedies import by_sureness, ways_out
 from kvpipe.answers.serve_line import line_for
+from kvpipe.answers.served import held_at_high_end, straddling_words
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.full_cache import of_full_cache
 from kvpipe.commands.full_card import of_full_card
+from kvpipe.commands.low_end import of_low_end
 from kvpipe.commands.pasted_flags import (
     of_checkpoint,
     of_flags,
@@ -29,8 +31,9 @@ from kvpipe.commands.pasted_flags import (
 from kvpipe.commands.printed_size import with_size
 from kvpipe.commands.read_start import capacity_of, defaults_of, ended, engine_of, memory_of
 from kvpipe.commands.said_beside import as_the_log_says, instead_of_line, of_another_card, of_said
+from kvpipe.commands.told_ways import distinct_ways, told_way
 from kvpipe.commands.trouble import Trouble
-from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
+from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.logs.contradictions import contradictions
 from kvpipe.logs.engine_log import EngineLog
@@ -47,11 +50,6 @@ from kvpipe.text.figures import GIB, count
 MOST_LINES = 20
 MOST_TROUBLES = 8
 NO_MEMORY = "it ends before a line gives the cache's memory, so that is estimated"
-_SELF_EVIDENT = {
-    "scheduler.max_model_len",
-    "cache.gpu_memory_utilization",
-    "parallel.tensor_parallel_size",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +68,14 @@ class Diagnosis:
     @property
     def stops(self) -> bool:
         return any(trouble.stops for trouble in self.troubles)
+
+    @property
+    def status(self) -> str:
+        """For a program."""
+        if any(trouble.stops and not trouble.may_stop for trouble in self.troubles):
+            return "does_not_fit"
+        may_stop = any(trouble.may_stop for trouble in self.troubles)
+        return "may_not_fit" if may_stop else "fits"
 
 
 def diagnose(pasted: PastedRequest) -> Diagnosis:
@@ -101,20 +107,22 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
     compared = _compared(pasted.prepared, log)
     pasted, printed = with_size(pasted, compared)
     prepared = pasted.prepared
-    profile, plan, error, notes = _tried(prepared)
+    profile, report, error, notes = _tried(prepared)
+    plan = report.plan if report is not None else None
     card = list(of_full_card(log, prepared)) if log is not None else []
     troubles = [
         *card,
         *_of_the_log(log, compared),
         *of_full_cache(log, prepared),
         *(() if card else _of_the_plan(prepared, error)),
+        *of_low_end(prepared, report),
         *of_unplanned(pasted),
         *of_whole_prompts(pasted),
         *of_flags(pasted, fits=error is None),
         *of_checkpoint(pasted, fits=error is None),
         *(_of_note(note) for note in notes if note.is_warning),
     ]
-    troubles.sort(key=lambda trouble: not trouble.stops)
+    troubles.sort(key=lambda trouble: (not trouble.stops, not trouble.may_stop))
     return Diagnosis(
         about=_about(pasted, is_estimated=not printed),
         memory=(
@@ -152,8 +160,8 @@ def _distinct(troubles: list[Trouble]) -> Iterator[Trouble]:
 
 def _tried(
     prepared: Prepared,
-) -> tuple[MemoryProfile | None, Plan | None, DoesNotFit | None, tuple[Note, ...]]:
-    """Profile, plan, why there is none, and what the run would note."""
+) -> tuple[MemoryProfile | None, ReportInput | None, DoesNotFit | None, tuple[Note, ...]]:
+    """Profile, what is known of the plan, why there is none, and what the run would note."""
     try:
         result = execute(prepared)
     except DoesNotFit as error:
@@ -162,7 +170,7 @@ def _tried(
     notes = all_notes(report)
     if few := _too_few(report):
         return result.profile, None, DoesNotFit(few), notes
-    return result.profile, result.plan, None, notes
+    return result.profile, report, None, notes
 
 
 def _too_few(report: ReportInput) -> str:
@@ -242,28 +250,16 @@ def _refusal(log: EngineLog) -> str:
 def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Trouble]:
     if error is None:
         return
-    ways = _distinct_ways([*ways_out(prepared), *more_room(prepared)])
+    ways = distinct_ways([*ways_out(prepared), *more_room(prepared)])
     ways.sort(key=lambda way: not way.is_sure)
     change = dict(ways[0].changes) if ways else None
-    planned = by_sureness([(_told_way(way), way.is_sure) for way in ways], ", or ")
+    planned = by_sureness([(told_way(way), way.is_sure) for way in ways], ", or ")
     lines = error.beside([way.changes for way in ways]).splitlines()
+    if (high := held_at_high_end(prepared)) is not None:
+        lines.append(straddling_words(high))
     why = ". ".join(line.rstrip(".") for line in lines)
-    yield Trouble(text=f"{in_flags(why)}. {planned}", stops=True, change=change)
-
-
-def _told_way(way: Advice) -> str:
-    """With what it brings about, where that does not follow from the setting itself."""
-    is_evident = set(way.changes) <= _SELF_EVIDENT and way.promise != SURELY_RUNS
-    is_plain = not way.promise or is_evident
-    return words_of(way.changes) + ("" if is_plain else f" ({way.promise})")
-
-
-def _distinct_ways(ways: list[Advice]) -> list[Advice]:
-    """The first of those that change the same settings."""
-    found: dict[frozenset[str], Advice] = {}
-    for way in ways:
-        found.setdefault(frozenset(way.changes), way)
-    return list(found.values())
+    text = f"{in_flags(why)}. {planned}"
+    yield Trouble(text=text, stops=True, may_stop=high is not None, change=change)
 
 
 def _of_note(note: Note) -> Trouble:

@@ -76,7 +76,7 @@ def _kept(word: str) -> AbstractContextManager[str]:
 
 def _answer(found: Diagnosis) -> Answer:
     return Answer(
-        status="does_not_fit" if found.stops else "fits",
+        status=found.status,
         exit_code=1 if found.stops else 0,
         lines=partial(told, found),
         document={"schema": "kvpipe.diagnosis", "schema_version": 1, **asdict(found)},

@@ -11,8 +11,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from kvpipe.answers.as_asked import QUESTION
+from kvpipe.answers.as_asked import LENGTH, QUESTION
 from kvpipe.answers.finding import Finding
+from kvpipe.answers.pasted import changes_of
 from kvpipe.answers.search import Search, read_want
 from kvpipe.cache.load import ENDS
 from kvpipe.commands.base import Command
@@ -110,16 +111,26 @@ def _section(search: Search, findings: Sequence[Finding]) -> Section:
                 "cache.kv_cache_memory_bytes is set; as asked: as `kvpipe run` plans it",
                 "faint",
             ),
-            *(Line(_typed(search.prepared, f.setting)) for f in findings if f.setting),
+            *_settings(search, findings),
+            Line("what stands in the way of less, or of it at all", "faint"),
             *(Line(f"{f.question}: {f.limit}", "faint") for f in findings if f.limit),
         ],
     )
 
 
-def _typed(prepared: Prepared, setting: str) -> str:
-    """A setting in the words of the user's own line."""
-    key, _, value = setting.partition("=")
-    return prepared.as_typed({key: int(value) if value.isdecimal() else value})
+def _settings(search: Search, findings: Sequence[Finding]) -> Iterator[Line]:
+    """Each in the words of the user's own line, and what it answers."""
+    prepared = search.prepared
+    settable = [finding for finding in findings if finding.setting]
+    if not settable:
+        return
+    said = prepared.config.scheduler.max_model_len
+    beside = {} if said == search.length else {LENGTH: search.length}
+    yield Line("settings for your line, of kvpipe run: one of these", "faint")
+    for finding in settable:
+        may = ", which may not fit" if finding.setting_status == "may_not_fit" else ""
+        typed = prepared.as_typed({**beside, **changes_of(finding.setting)})
+        yield Line(f"{finding.question}{may}: {typed}")
 
 
 def _copies(search: Search) -> Iterator[Line]:

@@ -148,7 +148,7 @@ def _plans(document: dict[str, Any]) -> int:
 
 def _section(document: dict[str, Any], num_bytes: int) -> Section:
     subjects = document["subjects"]
-    rows = [(axis["title"], ", ".join(map(str, axis["stops"]))) for axis in subjects[0]["axes"]]
+    rows = [(axis["title"], ", ".join(_stops(subjects[0], axis))) for axis in subjects[0]["axes"]]
     more = f", and {len(subjects) - 1} more" if len(subjects) > 1 else ""
     return Section(
         title=f"page: {subjects[0]['model']} on {subjects[0]['device']}{more}",
@@ -156,6 +156,14 @@ def _section(document: dict[str, Any], num_bytes: int) -> Section:
         rows=rows,
         paragraphs=[Line(f"page.html: {count(_plans(document), 'plan')}, {num_bytes:,} bytes")],
     )
+
+
+def _stops(subject: dict[str, Any], axis: dict[str, Any]) -> list[str]:
+    """As the sliders say them: cards of a whole server, where a stop is ranks of one stage."""
+    from kvpipe.page.axes import CARDS
+
+    each = subject["pipeline"] * subject["copies"] if axis["key"] == CARDS else 1
+    return [str(stop * each if isinstance(stop, int) else stop) for stop in axis["stops"]]
 
 
 PLUGIN = Page

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from kvpipe.engines.cpu_defaults import CPU_ROWS
 from kvpipe.engines.versions import NEWEST, Row, Version, parse_version
 from kvpipe.text.figures import GIB
 
@@ -106,34 +107,7 @@ DEFAULTS: tuple[Row, ...] = (
         source="model_executor/layers/attention/attention.py, 0.28.0 to 0.33.0",
         certain=False,
     ),
-    Row(rule="cpu_block_size", value=128, source="0.17.0 to 0.32.0; started in docs/live.md"),
-    Row(
-        rule="cpu_latent_block_size",
-        value=128,
-        until=(0, 28, 0),
-        source="0.26.0 sets one size for all, 0.28.0 another for latent rows",
-        certain=False,
-    ),
-    Row(
-        rule="cpu_latent_block_size",
-        value=16,
-        since=(0, 28, 0),
-        source="the only size of the decode kernel, where the processor has no AMX tiles",
-    ),
-    Row(
-        rule="cpu_kernel_block",
-        value=16,
-        until=(0, 29, 0),
-        source="v1/attention/backends/cpu_attn.py, 0.28.0; 0.29 was not looked at",
-        certain=False,
-    ),
-    Row(
-        rule="cpu_kernel_block",
-        value=32,
-        since=(0, 29, 0),
-        source="v1/attention/backends/cpu_attn.py, 0.30.0 and 0.32.0; started in docs/live.md",
-        certain=False,
-    ),
+    *CPU_ROWS,
     Row(
         rule="chunked_prefill_beyond",
         value=32768,
@@ -247,6 +221,12 @@ def block_size_on_a_cpu(version: str, kinds: Collection[str]) -> int:
 def kernel_block_on_a_cpu(version: str) -> int:
     """Tokens that a block of attention is a multiple of there."""
     return int(_value("cpu_kernel_block", version))
+
+
+def window_takes_kernel_block(version: str) -> bool:
+    """Whether a window's block is the smallest that the kernel runs, not the largest that the block
+    of other layers holds."""
+    return bool(_value("window_takes_kernel_block", version))
 
 
 def declared_cache_wins(version: str) -> bool:

@@ -68,7 +68,7 @@ class HuggingFace:
 
             geometry = probe(file)
         else:
-            geometry = read_geometry(file)
+            geometry = read_geometry(file, stored.tensors)
         geometry = replace(with_stored(geometry, file, stored), max_loras=self.options.max_loras)
         if self.options.draft is None:
             return geometry

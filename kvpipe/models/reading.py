@@ -8,6 +8,7 @@ from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
+from kvpipe.models._safetensors import TensorTable
 from kvpipe.models._values import BY_HAND, Values
 from kvpipe.models.base import CacheGeometry, ModelGeometry, RankParameters
 from kvpipe.models.config_file import ConfigFile, config_file
@@ -17,13 +18,14 @@ from kvpipe.models.families.by_keys import LABEL, family_by_keys, generates, unk
 from kvpipe.models.families.classes import class_facts, facts_of, has_parts
 from kvpipe.models.families.encoders import as_decoder
 from kvpipe.models.families.refused import REASONS
+from kvpipe.models.families.ties import KEY, tie_as_built
 from kvpipe.models.kv_dtype import declared_kv_dtype, has_kv_scheme, kv_scale_bytes
 from kvpipe.models.parameters import count_parameters, rank_parameters, widest
 from kvpipe.models.towers.count import as_weight, tower_parameters
 from kvpipe.specs.base import DTYPE_BYTES
 
 
-def family_of(file: ConfigFile) -> Family:
+def family_of(file: ConfigFile, tensors: TensorTable | None = None) -> Family:
     """The row of the file's type, or one by standard keys; ConfigError where neither reads it."""
     table, name = families(), file.model_type
     if file.raw.get("model_type") in _REFUSED:
@@ -37,7 +39,7 @@ def family_of(file: ConfigFile) -> Family:
     ):  # its class does more than keys say
         raise _unknown_type(file)
     try:
-        return family_by_keys(file.raw, file.text)
+        return family_by_keys(file.raw, file.text, tensors)
     except ConfigError as error:
         raise ConfigError([*_unknown_type(file).problems, *error.problems]) from error
 
@@ -51,7 +53,18 @@ def _with_keys_of_whole(file: ConfigFile) -> Mapping[str, Any]:
         given |= _given_by_class(name)
     for whole in file.wholes:
         said |= {key: whole[key] for key in _OF_WHOLE if key in whole}
-    return {**given, **file.text, **said}
+    return {**given, **file.text, **said, **_tied(file, said.get(KEY), given.get(KEY))}
+
+
+def _tied(file: ConfigFile, said: object, default: object) -> dict[str, Any]:
+    """Whether the head is the embedding, where the class of the whole does not simply obey it."""
+    inside = file.text.get(KEY)
+    text = facts_of(file.model_type).defaults.get(KEY) if inside is None else inside
+    if not file.is_nested:
+        said, text = inside, inside if inside is not None else text
+    tied = tie_as_built(str(file.raw.get("model_type")), said, text, default)
+    checked = all(value is None or isinstance(value, bool) for value in (said, inside))
+    return {} if tied is None or not checked else {KEY: tied}
 
 
 def _types_around(file: ConfigFile) -> Iterator[str]:
@@ -96,9 +109,10 @@ def _unknown_type(file: ConfigFile) -> ConfigError:
     return unreadable("model_type", expected, got, knob)
 
 
-def read_geometry(file: ConfigFile) -> ModelGeometry:
-    """The geometry of a file of a known family, or of one whose keys say all."""
-    family = family_of(file)
+def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> ModelGeometry:
+    """The geometry of a file of a known family, or of one whose keys say all. tensors: headers of
+    its weights, for what only they can prove."""
+    family = family_of(file, tensors)
     by_keys = file.model_type not in families()
     config = family.config(_with_keys_of_whole(file))
     _check_values(config, family)

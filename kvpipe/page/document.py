@@ -41,6 +41,8 @@ def subject_document(subject: Subject, words: dict[str, int]) -> dict[str, Any]:
         "words": list(subject.words),
         "model": subject.model,
         "device": subject.device,
+        "pipeline": subject.pipeline,
+        "copies": subject.copies,
         "axes": [asdict(axis) for axis in subject.axes],
         "positions": [
             {

@@ -24,9 +24,27 @@ ONE_SERVER = (
 def of_fleets(
     prepared: Prepared, answer: FleetAnswer, wanted: Wanted, asked: AskedStops
 ) -> tuple[Subject, ...]:
-    """The first MOST_FLEETS, each server planned anew at every stop."""
-    fleets = answer.fleets[:MOST_FLEETS]
+    """Those of `shown`, each server planned anew at every stop."""
+    fleets = shown(answer.fleets)
     return tuple(_subject(prepared, fleet, wanted, asked, len(fleets)) for fleet in fleets)
+
+
+def shown(fleets: Sequence[Fleet]) -> tuple[Fleet, ...]:
+    """MOST_FLEETS in the order of rank, the best of each device among them (of as many devices)."""
+    best = {fleet.replica.shape.device: place for place, fleet in reversed([*enumerate(fleets)])}
+    firsts = sorted(best.values())[:MOST_FLEETS]
+    others = [place for place in range(len(fleets)) if place not in firsts]
+    places = sorted([*firsts, *others[: MOST_FLEETS - len(firsts)]])
+    return tuple(fleets[place] for place in places)
+
+
+def _left_out(fleets: Sequence[Fleet], maps: Sequence[Fleet]) -> Iterator[str]:
+    """What serves the load, too, and has no map."""
+    if rest := [fleet for fleet in fleets if fleet not in maps]:
+        names = ", ".join(title_of(fleet) for fleet in rest[:3])
+        more = " and others" if len(rest) > 3 else ""
+        words = "serves the load and has" if len(rest) == 1 else "serve the load and have"
+        yield f"{len(rest):,} more {words} no map here: {names}{more}"
 
 
 def _subject(
@@ -67,8 +85,12 @@ def _others(words: Sequence[str], shape: Shape) -> Iterator[str]:
 def notes_of(answer: FleetAnswer, wanted: Wanted) -> Iterator[str]:
     load = f"{count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at once"
     served = f"{len(answer.fleets):,} of {count(answer.tried, 'candidate')}"
-    yield f"{load}: {served} serve them, each planned. {ONE_SERVER}"
-    for place, fleet in enumerate(answer.fleets[:MOST_FLEETS], 1):
+    serve = "serves" if len(answer.fleets) == 1 else "serve"
+    yield f"{load}: {served} {serve} them, each planned. {ONE_SERVER}"
+    maps = shown(answer.fleets)
+    for place, fleet in enumerate(answer.fleets, 1):
+        if fleet not in maps:
+            continue
         replica = fleet.replica
         cost = "" if fleet.cost is None else f", {fleet.cost:,.2f} an hour"
         bound = replica.token_bound_s
@@ -77,6 +99,7 @@ def notes_of(answer: FleetAnswer, wanted: Wanted) -> Iterator[str]:
             f"{place}. {title_of(fleet)}{cost}: {replica.users:,} users each, headroom "
             f"{100 * fleet.headroom:.0f}%{token}, limited by {replica.limit}"
         )
+    yield from _left_out(answer.fleets, maps)
     yield from refused_notes(answer.refused)
 
 

@@ -70,6 +70,8 @@ class Live:
             device=prepared.resolved.device.name,
             axes=axes,
             positions=(),
+            pipeline=prepared.resolved.parallel.pp,
+            copies=prepared.resolved.parallel.dp,
         )
         return subject_document(subject, {})
 

@@ -144,8 +144,17 @@ function exactLength() {
 function shownStop(key, stop) {
   if (key === BATCH && stop === "auto") return "each engine's own (auto)";
   if (key === LENGTH || key === BATCH) return `${grouped(stop)} tokens`;
-  if (key === CARDS) return stop === 1 ? "1 card" : `${stop} cards (tensor parallel)`;
+  if (key === CARDS) return shownCards(subject(), stop);
   return stop === "auto" ? "as the model (auto)" : String(stop);
+}
+
+// A stop is ranks of tensor parallelism: of each stage, of each copy.
+const cardsAt = (each, stop) => stop * each.pipeline * each.copies;
+
+function shownCards(each, stop) {
+  const kinds = [["TP", stop], ["PP", each.pipeline], ["DP", each.copies]].filter(([, n]) => n > 1);
+  const how = kinds.length === 1 && stop > 1 ? "tensor parallel" : kinds.map((kind) => kind.join(" ")).join(" ");
+  return counted(cardsAt(each, stop), "card") + (how ? ` (${how})` : "");
 }
 
 function showControls() {
@@ -201,7 +210,7 @@ function aboutUsers(found) {
     `the cache has ${size(found.cache_bytes)} on each card${range}.${atWorst}`;
 }
 
-function usersACard(row) { return row.at.users / (row.at.copies * row.stop(CARDS)); }
+function usersACard(row) { return row.at.users / row.cards; }
 
 function showMap(found) {
   const map = byId("map"), legend = byId("legend");
@@ -253,7 +262,7 @@ const written = (words) => (Array.isArray(words) ? words.map((i) => page.words[i
 // --- the table
 const columns = [
   { key: "title", title: "Plan", of: (row) => row.title },
-  { key: "cards", title: "Cards", num: true, of: (row) => row.stop(CARDS) },
+  { key: "cards", title: "Cards", num: true, of: (row) => row.cards },
   { key: "cache", title: "Cache", of: (row) => String(row.stop(CACHE)) },
   { key: "batch", title: "Batch", num: true, of: (row) => row.stop(BATCH), text: (row) => grouped(row.stop(BATCH)) },
   { key: "users", title: "Users", num: true, of: (row) => row.at.users, text: (row) => grouped(row.at.users) },
@@ -273,7 +282,7 @@ function rowsShown() {
       if (!at) continue;
       const stop = (key) => stopOf(key, stops, each);
       const told = verdict(at, state.users, state.length, each.device);
-      rows.push({ number, stops, at, stop, told, title: each.title || "show" });
+      rows.push({ number, stops, at, stop, told, cards: cardsAt(each, stop(CARDS)), title: each.title || "show" });
     }
   });
   const column = columns.find((each) => each.key === state.sort);
@@ -319,7 +328,7 @@ function tableRow(row) {
     const text = column.text ? column.text(row) : String(column.of(row));
     const cell = element("td", { class: column.num ? "num" : "" });
     if (i === 0) {
-      const what = `show ${text}: ${row.stop(CARDS)} cards, cache ${row.stop(CACHE)}, batch ${row.stop(BATCH)}`;
+      const what = `show ${text}: ${row.cards} cards, cache ${row.stop(CACHE)}, batch ${row.stop(BATCH)}`;
       const button = element("button", { type: "button", "aria-label": what }, text);
       const values = page.subjects[row.number].axes.map((axis, j) => valueOf(axis, row.stops[j]));
       button.addEventListener("click", () => choose(row.number, values));

@@ -21,7 +21,8 @@ class Subject:
     """title: what tells it from others. words: the overrides that it came from, without those that
     sliders set. model, device: in words. positions: one a combination of the axes' stops, the last
     axis moving fastest. between: what is known of lengths between the stops, one list a
-    combination of the other axes."""
+    combination of the other axes. pipeline, copies: stages, and copies of the attention; each stop
+    of the cards' slider is as many ranks (tensor parallel) of each."""
 
     title: str
     words: tuple[str, ...]
@@ -30,6 +31,8 @@ class Subject:
     axes: tuple[Axis, ...]
     positions: tuple[Position, ...]
     between: tuple[tuple[Piece, ...], ...] = ()
+    pipeline: int = 1
+    copies: int = 1
 
 
 def planned(
@@ -50,6 +53,8 @@ def planned(
         axes=tuple(axes),
         positions=tuple(position for positions, _ in cells for position in positions),
         between=tuple(pieces for _, pieces in cells),
+        pipeline=prepared.resolved.parallel.pp,
+        copies=prepared.resolved.parallel.dp,
     )
 
 

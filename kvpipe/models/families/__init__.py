@@ -27,6 +27,7 @@ _NOT_FAMILIES = {
     "classes",
     "linear_weights",
     "refused",
+    "ties",
     "weights",
 }
 

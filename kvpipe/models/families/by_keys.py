@@ -4,6 +4,7 @@ The file must say everything that a cache depends on: layers, heads, K/V heads, 
 kind of each layer where there is a window. Nothing is taken from a class that is not known. A key
 that smells of states, sharing, windows or cross attention and is not known here refuses the file;
 any other unknown key is named. What is read so is labelled, and exact only where headers prove it.
+Hidden size over heads is a head size only where headers prove it in every layer: classes differ.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvpipe.errors import ConfigError, Problem, printable
+from kvpipe.models._safetensors import TensorTable
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, unreadable
 from kvpipe.models.families.caches import CHUNKED, FULL, SLIDING, attention_caches, layer_types
 from kvpipe.models.families.deepseek import latent_caches
+from kvpipe.models.proof import proven_layers
 
 LABEL = "config.json, by standard keys"
 
@@ -61,10 +64,16 @@ def generates(raw: Mapping[str, Any]) -> bool:
     return mapped or any(isinstance(n, str) and _GENERATES.fullmatch(n) for n in listed)
 
 
-def family_by_keys(raw: Mapping[str, Any], text: Mapping[str, Any]) -> Family:
-    """The row of a file whose standard keys say all; ConfigError naming every key that is amiss."""
+def family_by_keys(
+    raw: Mapping[str, Any], text: Mapping[str, Any], tensors: TensorTable | None = None
+) -> Family:
+    """The row of a file whose standard keys say all; ConfigError naming every key that is amiss.
+
+    tensors: headers of its weights, which may prove a head size that the file leaves out.
+    """
     config = Config(text)
     problems = [*_missing(config), *_foreign(text)]
+    problems += [] if problems else _head_size(config, tensors)
     problems += _incomplete(raw, text)
     if not generates(raw):
         problems.insert(0, _problem("architectures", "one that generates text", _named(raw)))
@@ -96,13 +105,35 @@ def _missing(config: Config) -> list[Problem]:
     """What a file must say itself, since its class is not known."""
     latent = config.get("kv_lora_rank") is not None
     needed = ["hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"]
-    needed += ["qk_rope_head_dim"] if latent else ["num_key_value_heads", "head_dim"]
+    needed += ["qk_rope_head_dim"] if latent else ["num_key_value_heads"]
     problems = [
         _problem(key, "a number (what its class supplies is not known)", "nothing")
         for key in needed
         if config.get(key) is None
     ]
     return problems + ([] if problems or latent else _kinds(config))
+
+
+def _head_size(config: Config, tensors: TensorTable | None) -> list[Problem]:
+    """A file without it is read where every layer's projections have hidden_size / heads."""
+    if config.get("kv_lora_rank") is not None or config.get("head_dim") is not None:
+        return []
+    if not tensors:
+        expected = "a number (what its class supplies is not known), or weights whose headers say"
+        return [_problem("head_dim", expected, "nothing")]
+    if config.hidden_size % config.num_heads == 0 and _is_proven(config, tensors):
+        return []
+    ratio = f"{config.hidden_size:,} / {config.num_heads:,}"
+    expected = f"a number (headers of its weights do not prove {ratio} in every layer)"
+    return [_problem("head_dim", expected, "nothing")]
+
+
+def _is_proven(config: Config, tensors: TensorTable) -> bool:
+    try:
+        proven, attending = proven_layers(_caches(config), config.num_heads, tensors)
+    except ConfigError:
+        return False  # a layer has other rows
+    return 0 < attending == proven
 
 
 # What a class saves whatever its values are: a file without them was cut down, and may lack others.

@@ -7,6 +7,7 @@ Whisper (arXiv:2212.04356), BART (arXiv:1910.13461), T5 (arXiv:1910.10683), Long
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from kvpipe.models._values import BY_HAND, PROBE_HINT
@@ -106,6 +107,17 @@ def shared_embedding(config: Config) -> list[Weight]:
     return [table] if config.flag("tie_word_embeddings") else [table, own_head]
 
 
+def bart_embeddings(config: Config) -> list[Weight]:
+    """Where nothing is tied, each side has a table beside the shared one."""
+    shared = shared_embedding(config)
+    if config.flag("tie_word_embeddings"):
+        return shared
+    return [
+        *shared,
+        *(replace(shared[0], name=f"{s}.embed_tokens") for s in ("encoder", "decoder")),
+    ]
+
+
 def bart_weights(
     config: Config, *, more_rows: int | None = 2, first_norm: bool = True, last_norm: bool = False
 ) -> list[Weight]:
@@ -116,7 +128,7 @@ def bart_weights(
     tables = [] if more_rows is None else [(f"{side}.embed_positions", rows) for side in sides]
     kinds = ("layernorm_embedding",) * first_norm + ("layer_norm",) * last_norm
     return [
-        *shared_embedding(config),
+        *bart_embeddings(config),
         *(vector(name, rows, width) for name, rows in tables),
         *(w for kind in kinds for side in sides for w in norm(f"{side}.{kind}", width, bias=True)),
         *bart_stack(config, "encoder", k_bias=True),

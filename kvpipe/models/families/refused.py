@@ -25,7 +25,8 @@ REASONS: Mapping[str, str] = {
     "glm5_next_text": "an indexer that pools keys (index_kpool); how engines store them is unknown",
     "gradium_phonon_tts": _PARTS,
     "idefics": "image layers whose keys depend on the images of a request",
-    "musicgen_melody_decoder": "the melody and the prompt stand before the text in the same cache",
+    "musicgen_melody_decoder": "chroma_length rows of melody and one for each token of a text "
+    "prompt, of which no key says how many, stand before the sound in its cache",
     "openai-gpt": _NO_CACHE,
     "pi0": "actions made by flow matching beside a vision-language model's cache",
     "pix2struct_text_model": "cross attention to patches, of which its file does not say how many",

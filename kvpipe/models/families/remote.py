@@ -9,9 +9,10 @@ from __future__ import annotations
 from functools import partial
 
 from kvpipe.models.base import CacheGeometry
-from kvpipe.models.families.base import Config, Family, unreadable
+from kvpipe.models.families.base import Config, Family, Weight, unreadable
 from kvpipe.models.families.blocks import Block
 from kvpipe.models.families.caches import attention_cache, attention_caches
+from kvpipe.models.families.delta import minimax_caches, minimax_weights
 from kvpipe.models.families.llama import (
     full_caches,
     llama,
@@ -62,6 +63,28 @@ def searched_caches(config: Config) -> list[CacheGeometry]:
     return caches
 
 
+def minimax_01_caches(config: Config) -> list[CacheGeometry]:
+    """minimax_text_01.py of 0.17 (0.22 was the last to serve it): attn_type_list says which layers
+    attend, the others keep a lightning state of head_dim squared for every head."""
+    if config.numbers("attn_type_list") is None:
+        raise config.wrong("attn_type_list", "0 (linear) or 1 (full) for every layer", None)
+    sized = config.having(
+        num_key_value_heads=config.count("num_key_value_heads"), head_dim=config.count("head_dim")
+    )
+    return minimax_caches(sized)
+
+
+def minimax_01_weights(config: Config) -> list[Weight]:
+    """As transformers' class, with neither a shared expert nor layers without experts, which the
+    code knows and no published file has."""
+    if config.get("shared_intermediate_size") not in (None, 0):
+        shared = config.get("shared_intermediate_size")
+        raise config.wrong("shared_intermediate_size", "0, as published", shared)
+    if config.count("num_local_experts") == 1:
+        raise config.wrong("num_local_experts", "several, as published", 1)
+    return minimax_weights(config)
+
+
 _CHATGLM = {
     "num_hidden_layers": "num_layers",
     "intermediate_size": "ffn_hidden_size",
@@ -72,6 +95,9 @@ _TELECHAT = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
              "max_position_embeddings": "seq_length"}  # fmt: skip
 internlm = partial(decoder, block=Block(bias="bias"))
 orion = partial(decoder, block=Block(norm_bias=True), norm_bias=True)
+_LENGTH = dict.fromkeys(("max_position_embeddings", "max_position_embedding"), "max_seq_len")
+_STEP3 = Family(caches=grouped_caches, aliases=_LENGTH)  # step3_vl.py's keys
+_MINIMAX = Family(caches=minimax_01_caches, weights=minimax_01_weights)
 _LLAMAS = "bailing_moe bailing_moe_v2 deepseek molmo"
 _QWEN2 = Family(caches=optional_window_caches, weights=qkv_biased, has_towers=True)
 _QWEN3 = Family(caches=optional_window_caches, weights=qk_normed, has_towers=True)
@@ -95,6 +121,7 @@ FAMILIES = {
     "telechat": Family(caches=full_caches, aliases=_TELECHAT),
     "telechat3": Family(caches=full_caches, weights=llama),  # registry.py: a Llama
     "step1": Family(caches=grouped_caches),
-    "step3_text": Family(caches=grouped_caches),
+    **dict.fromkeys(("step3_text", "step3_vl_text"), _STEP3),
+    **dict.fromkeys(("minimax_text_01", "minimax_m1"), _MINIMAX),
     "nemotron-nas": Family(caches=searched_caches),
 }

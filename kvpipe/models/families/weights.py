@@ -161,12 +161,11 @@ def embedding(config: Config, name: str = "model.embed_tokens") -> Weight:
 
 
 def head(config: Config, *, bias: bool = False) -> list[Weight]:
-    """The output projection, unless it is the embedding."""
-    if config.flag("tie_word_embeddings"):
-        return []
+    """The output projection, unless it is the embedding; a bias is its own in either case."""
     rows = config.count("vocab_size")
     matrix = Weight(name="lm_head.weight", shape=(rows, config.hidden_size), split=0, last=True)
-    return [matrix, Weight(name="lm_head.bias", shape=(rows,), split=0, last=True)][: 1 + bias]
+    biases = [Weight(name="lm_head.bias", shape=(rows,), split=0, last=True)] if bias else []
+    return biases if config.flag("tie_word_embeddings") else [matrix, *biases]
 
 
 def decoder(

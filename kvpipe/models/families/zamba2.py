@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, Weight, unreadable
 from kvpipe.models.families.caches import attention_cache, state_cache
@@ -34,7 +36,20 @@ def zamba2_sizes(config: Config) -> Config:
 
 
 def zamba2_caches(config: Config) -> list[CacheGeometry]:
-    return mamba2_hybrid_caches(zamba2_sizes(config), zamba2_kinds(config))
+    """In the order and by the names that vLLM registers (models/zamba2.py, 0.28.0 to 0.32.0): first
+    the shared block, with a cache for every layer that runs it; states are counted on."""
+    sized, words = zamba2_sizes(config), zamba2_kinds(config)
+    attending = [layer for layer, kind in enumerate(words) if attends(kind)]
+    shared = [
+        replace(attention_cache(sized, layer), name=f"model.attn.{number}")
+        for number, layer in enumerate(attending)
+    ]
+    states = [
+        replace(cache, name=f"{len(attending) + cache.layer}.mixer")
+        for cache in mamba2_hybrid_caches(sized, words)
+        if cache.name.endswith(".mamba")
+    ]
+    return [*shared, *states]
 
 
 def zamba2_block(config: Config, layer: int) -> list[Weight]:

@@ -36,7 +36,9 @@ def tower_parameters(file: ConfigFile, text: Config) -> int | None:
     kind = str(whole.get("model_type"))
     if kind not in JOINTS or not _has_all(whole, kind):
         return None
-    towers = {k: _tower(whole, k, name) for k, name in _sections(kind).items() if whole.get(k)}
+    towers = {
+        k: _tower(whole, k, name) for k, name in _sections(kind).items() if whole.get(k) is not None
+    }
     if any(name not in TOWERS for name, _ in towers.values()):
         return None
     said = _with_sections(whole, kind, {key: values for key, (_, values) in towers.items()})

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from math import lcm
 
 from kvpipe.engines.base import EngineRules
-from kvpipe.engines.defaults import block_size_on_a_cpu, kernel_block_on_a_cpu
+from kvpipe.engines.defaults import (
+    block_size_on_a_cpu,
+    kernel_block_on_a_cpu,
+    window_takes_kernel_block,
+)
 from kvpipe.errors import ConfigError, Problem, SpecError
 from kvpipe.layouts.base import Layout, LayoutChoice
 from kvpipe.models.base import CacheGeometry
@@ -96,19 +100,24 @@ class BlockSizes:
             )
 
     def on_a_cpu(self, layers: list[Layer]) -> list[Layer]:
-        """The layers at the blocks that vLLM's kernel runs there: windows choose their own, the
-        largest that the asked one holds, and at least the kernel's. ConfigError where a layer's
-        block, once pages are alike, is none of the kernel's."""
+        """The layers at the blocks that vLLM's kernel runs there: windows choose their own, by the
+        release the kernel's or the largest that the asked one holds. ConfigError where a layer's
+        block is asked for and, once pages are alike, is none of the kernel's."""
         rows = [spec for _, spec in layers if not (spec.is_state or spec.is_latent)]
         has_states = any(spec.is_state for _, spec in layers)  # their pages decide there
-        if self.asked is None or not self.rules.version or not rows or has_states:
+        version, asked = self.rules.version, self.asked
+        if not version or not rows or has_states:
             return layers
-        step = kernel_block_on_a_cpu(self.rules.version)
-        own = max(step, self.asked // step * step)
+        own = step = kernel_block_on_a_cpu(version)
+        if not window_takes_kernel_block(version):
+            if asked is None:
+                return layers
+            own = max(step, asked // step * step)
         chosen = map_attention(
             layers, lambda spec: with_block_size(spec, own) if spec.is_plain_window else spec
         )
-        self._check_on_a_cpu([spec for _, spec in chosen if not spec.is_latent], step)
+        if asked is not None:
+            self._check_on_a_cpu([spec for _, spec in chosen if not spec.is_latent], step)
         return chosen
 
     def _check_on_a_cpu(self, rows: Sequence[KVCacheSpec], step: int) -> None:
