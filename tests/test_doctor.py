@@ -448,6 +448,9 @@ def test_a_refusal_is_explained_before_the_card_is_asked_for() -> None:
     assert "16.00 GiB needed, 3.12 GiB there, 25,552 tokens estimated to fit" in text_of(answer)
     assert answer.exit_code == 2 and answer.status == "wrong_request"
     assert [line.split(":")[0] for line in answer.complaints] == ["device"]
+    assert "say --on CARD, such as --on h100: with it, what makes it fit" in answer.complaints[0]
+    whole = doctor(FAILED / "too_long.log", "device=h100_80gb")
+    assert "Planned, and fits" in text_of(whole) and whole.fields["paste"]
 
 
 @pytest.mark.parametrize(

@@ -268,9 +268,8 @@ def _device(log: EngineLog | None, text: str, problems: list[Problem]) -> dict[s
         words = name.replace("_", "[ _-]?")
         if re.search(rf"\b{words}\b", text[:HEAD], re.IGNORECASE):
             return shipped_option("device", name)
-    problems.append(
-        Problem("device", "a device, which the file does not name", "nothing", "say device=...")
-    )
+    knob = "say --on CARD, such as --on h100: with it, what makes it fit and the line to run follow"
+    problems.append(Problem("device", "a device, which the file does not name", "nothing", knob))
     return shipped_option("device", STAND_IN)
 
 

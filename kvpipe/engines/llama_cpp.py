@@ -272,13 +272,8 @@ class LlamaCpp(PlannedEngine):
         n_ctx = cells if options.kv_unified else cells * sequences
         name = f"{question.model.name.rpartition('/')[2]}.gguf"
         path = question.model_word
-        words = [
-            "llama-server",
-            "--model",
-            path if path.endswith(".gguf") else name,
-            "--ctx-size",
-            str(n_ctx),
-        ]
+        file = path if path.endswith(".gguf") else name
+        words = ["llama-server", "--model", file, "--ctx-size", str(n_ctx)]
         words += ["--parallel", str(sequences)]
         words += ["--kv-unified" if options.kv_unified else "--no-kv-unified"]
         words += ["--ubatch-size", str(options.n_ubatch), "--gpu-layers", "999"]
