@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from test_doctor import doctor, text_of
 
 from kvpipe.front.main import run
 
@@ -49,3 +50,14 @@ def test_one_such_line(capsys, tmp_path, monkeypatch) -> None:
     line = "vllm serve google/gemma-3-27b-it --no-enable-prefix-caching --max-model-len 8192"
     told = "\n".join(said(line, "h200", capsys))
     assert "--max-num-seqs" in told and not OURS.search(told)
+
+
+def test_the_requests_that_are_advised_are_those_whose_activations_are_told(tmp_path) -> None:
+    line = "vllm serve Qwen/Qwen2.5-72B-Instruct -tp 4 --max-model-len 32768"
+    path = tmp_path / "pasted.txt"
+    path.write_text(line)
+    text = text_of(doctor(path, "device=a100_80gb"))
+    (told,) = re.findall(
+        r"! sampling for 256 .* for (\d+) it would be .* --max-num-seqs (\d+)", text
+    )
+    assert told == ("128", "128")

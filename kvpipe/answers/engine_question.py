@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvpipe.answers.card_room import check_card
+from kvpipe.answers.served_name import served_name
 from kvpipe.answers.stage_weights import stage_weights
 from kvpipe.engines.planned import Card, End, Question, RankQuestion
 from kvpipe.errors import ConfigError, Problem
@@ -31,6 +32,7 @@ def question_of(prepared: Prepared, end: End = "best") -> Question:
     scheduler = config.scheduler
     return Question(
         model=resolved.model,
+        served_name=served_name(prepared),
         served_dtype=resolved.served_dtype,
         cache_dtype=resolved.cache_dtype,
         ranks=_ranks(prepared, request, end),

@@ -19,6 +19,7 @@ from kvpipe.answers.pasted_checkpoint import unmet_word
 from kvpipe.engines.other_servers import server_of_another
 from kvpipe.engines.pasted import Pasted, image_release, read_pasted
 from kvpipe.engines.pasted_weights import weights_of
+from kvpipe.engines.sglang_pasted import read_sglang
 from kvpipe.engines.versions import NEWEST, parse_version, written
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.logs.engine_log import EngineLog
@@ -71,6 +72,8 @@ def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
         text = _head(path)
         log, command = _log(path), read_pasted(text)
     if log is None and command is None:
+        command = read_sglang(text)
+    if log is None and command is None:
         raise ConfigError(_nothing_read(text, path))
     raw = _filled(prepared, log, command, text, path)
     said = any(_is_said(prepared.said, section) for section in ("model", "weights"))
@@ -89,7 +92,7 @@ def _nothing_read(text: str, path: str) -> Problem:
     if (other := server_of_another(text)) is not None:
         engine, option = other
         knob = f"kvpipe run engine={option} plans it, and its log is read" if option else ""
-        wanted = "a line of vLLM's server: the flags of others are not read"
+        wanted = "a line of vLLM's or SGLang's server: the flags of others are not read"
         return Problem("command.path", wanted, f"one of {engine}", knob)
     wanted = "an engine's log with its memory lines, or a line such as vllm serve MODEL ..."
     return Problem("command.path", wanted, f"neither in {path}")
@@ -144,7 +147,7 @@ def _filled(
     if not _is_said(said, "device"):
         raw["device"] = _device(log, text, problems)
     if not _is_said(said, "engine"):
-        raw["engine"] = _engine(log, text)
+        raw["engine"] = _engine(log, command, text)
     if not _is_said(said, "scheduler"):
         raw["scheduler"] = shipped_option("scheduler", "default") | _of_the_engine()
     if not _is_said(said, "profiling"):
@@ -182,8 +185,10 @@ def _of_the_engine() -> dict[str, Any]:
     }
 
 
-def _engine(log: EngineLog | None, text: str) -> dict[str, Any]:
+def _engine(log: EngineLog | None, command: Pasted | None, text: str) -> dict[str, Any]:
     """Of the release that a log names, or the image of a pasted line; else the newest."""
+    if command is not None and command.engine and log is None:
+        return shipped_option("engine", command.engine)
     version = (log.version if log is not None else None) or image_release(text)
     try:
         release = parse_version(f"{version}.0" if version.count(".") == 1 else version)
@@ -263,9 +268,8 @@ def _device(log: EngineLog | None, text: str, problems: list[Problem]) -> dict[s
         words = name.replace("_", "[ _-]?")
         if re.search(rf"\b{words}\b", text[:HEAD], re.IGNORECASE):
             return shipped_option("device", name)
-    problems.append(
-        Problem("device", "a device, which the file does not name", "nothing", "say device=...")
-    )
+    knob = "say --on CARD, such as --on h100: with it, what makes it fit and the line to run follow"
+    problems.append(Problem("device", "a device, which the file does not name", "nothing", knob))
     return shipped_option("device", STAND_IN)
 
 

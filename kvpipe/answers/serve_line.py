@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvpipe.answers.served_name import served_name
 from kvpipe.answers.unserved import has_states, line_release, why_none
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.arguments import OLDEST_BFLOAT16
@@ -27,9 +28,7 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
     if why_none(prepared, plan):
         return ""
     version = line_release(prepared)
-    # A model read from a path is served from it: its name alone would be looked for on the Hub.
-    path = getattr(config.plugins["model"].options, "path", None)
-    model = model or path or resolved.model.name
+    model = model or served_name(prepared)
     return serve_line(model, _settings(config, resolved, plan, version), version)
 
 

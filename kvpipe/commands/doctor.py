@@ -18,6 +18,7 @@ from kvpipe.answers.pasted_request import TooLittleSaid, read_pasted_request
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose, of_log_alone
 from kvpipe.commands.other_engine import log_of_another, of_another
+from kvpipe.commands.sglang_line import of_planned_line
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.other_servers import OTHER_SERVERS, server_of_another
 from kvpipe.engines.pasted import read_pasted
@@ -59,7 +60,8 @@ class Doctor(Command):
             if (log := log_of_another(kept)) is not None:
                 return _answer(of_another(log))
             try:
-                found = diagnose(read_pasted_request(prepared, kept))
+                asked = read_pasted_request(prepared, kept)
+                found = of_planned_line(asked) or diagnose(asked)
             except TooLittleSaid as error:
                 if error.log is None:
                     raise

@@ -270,8 +270,10 @@ class LlamaCpp(PlannedEngine):
         options, sequences = self.options, pools.max_requests or 1
         cells = pools.context or question.length
         n_ctx = cells if options.kv_unified else cells * sequences
-        name = question.model.name.rpartition("/")[2]
-        words = ["llama-server", "--model", f"{name}.gguf", "--ctx-size", str(n_ctx)]
+        name = f"{question.model.name.rpartition('/')[2]}.gguf"
+        path = question.model_word
+        file = path if path.endswith(".gguf") else name
+        words = ["llama-server", "--model", file, "--ctx-size", str(n_ctx)]
         words += ["--parallel", str(sequences)]
         words += ["--kv-unified" if options.kv_unified else "--no-kv-unified"]
         words += ["--ubatch-size", str(options.n_ubatch), "--gpu-layers", "999"]

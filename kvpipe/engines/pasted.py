@@ -62,13 +62,14 @@ _LIST_ITEM = re.compile(r"[ \t]{0,80}- {1,4}(.{1,2000})")
 class Pasted:
     """model: as written (None: none). settings: by key. unknown: flags that are no setting here.
     program, arguments: the words of the line up to the server's name, and after it; program is
-    empty where arguments alone were pasted."""
+    empty where arguments alone were pasted. engine: the option of `engine` ("": vLLM)."""
 
     model: str | None = None
     program: tuple[str, ...] = field(default=(), compare=False)
     arguments: tuple[str, ...] = field(default=(), compare=False)
     settings: dict[str, Any] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+    engine: str = ""
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ class Question:
     """What an engine is asked. length: tokens of a request. requests, batched_tokens: as the user
     set them (None: the engine's own default). cache_bytes: set by hand, of one rank. activations:
     (tokens, requests of a step) -> bytes, estimated. end: of the memory that all estimates in it
-    are for."""
+    are for. served_name: what the line that starts it calls the model ("": its own name)."""
 
     model: ModelGeometry
     served_dtype: str
@@ -78,7 +78,13 @@ class Question:
     draft_layers: int = 0
     cache_bytes: int | None = None
     end: End = "best"
+    served_name: str = ""
     activations: Callable[[int, int], int] = field(default=lambda tokens, requests: 0)
+
+    @property
+    def model_word(self) -> str:
+        """Of the line that starts the engine."""
+        return self.served_name or self.model.name
 
     @property
     def layers(self) -> tuple[CacheLayer, ...]:

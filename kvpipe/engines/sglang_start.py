@@ -23,7 +23,7 @@ class Settings:
 
 
 def launch_line(question: Question, pools: Pools, settings: Settings) -> str:
-    words = ["python", "-m", "sglang.launch_server", "--model-path", question.model.name]
+    words = ["python", "-m", "sglang.launch_server", "--model-path", question.model_word]
     words += ["--dtype", _MODEL_DTYPES.get(question.served_dtype, question.served_dtype)]
     for name, ranks in (("tp", question.tp), ("pp", question.pp), ("dp", question.dp)):
         words += [f"--{name}-size", str(ranks)] if ranks > 1 else []

@@ -172,7 +172,7 @@ class TensorRTLLM(PlannedEngine):
         if len(pools.pools) == 1:
             lines.append(f"  max_tokens: {pools.pools[0].count * options.tokens_per_block}")
         lines.append(f"  dtype: {_CACHE_DTYPES.get(question.cache_dtype, 'auto')}")
-        words = ["trtllm-serve", question.model.name, "--tp_size", str(question.tp)]
+        words = ["trtllm-serve", question.model_word, "--tp_size", str(question.tp)]
         words += ["--pp_size", str(question.pp)] if question.pp > 1 else []
         words += ["--max_seq_len", str(question.length)]
         words += ["--max_batch_size", str(self._requests(question))]

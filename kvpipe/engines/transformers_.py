@@ -144,7 +144,7 @@ class TransformersBatching(PlannedEngine):
             ")\n"
             f"# {count} sectors of {pools.pools[0].unit_bytes} bytes\n"
         )
-        words = ["transformers", "serve", question.model.name, "--continuous-batching"]
+        words = ["transformers", "serve", question.model_word, "--continuous-batching"]
         return Start(command=shlex.join(words), mark="inferred", files={"batching.py": text})
 
 

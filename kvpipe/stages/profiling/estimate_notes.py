@@ -39,16 +39,22 @@ def _sampler(request: ProfilingRequest) -> Iterator[Note]:
             tp=request.parallel.tp,
         ).best
 
-    asked, fewer = request.max_num_seqs, request.max_num_seqs // 4
-    if fewer and peak(asked) - peak(fewer) > GIB:
-        halvings = (asked >> n for n in range(1, asked.bit_length()))
-        yield Hint(
-            about="a sampler that decides",
-            text=f"sampling for {asked:,} requests at once takes {peak(asked) / GIB:.2f} GiB of "
-            f"activations, for {fewer:,} it would be {peak(fewer) / GIB:.2f} GiB",
-            proposals=tuple(Proposal(changes={"scheduler.max_num_seqs": n}) for n in halvings),
-            is_warning=True,
-        )
+    def decides(seqs: int) -> bool:
+        return seqs >= 4 and peak(seqs) - peak(seqs // 4) > GIB
+
+    asked = request.max_num_seqs
+    if not decides(asked):
+        return
+    # The first of which this would not be said: the one that is advised is the one that is told.
+    halvings = [asked >> n for n in range(1, asked.bit_length())]
+    fewer = [seqs for seqs in halvings if not decides(seqs)]
+    yield Hint(
+        about="a sampler that decides",
+        text=f"sampling for {asked:,} requests at once takes {peak(asked) / GIB:.2f} GiB of "
+        f"activations, for {fewer[0]:,} it would be {peak(fewer[0]) / GIB:.2f} GiB",
+        proposals=tuple(Proposal(changes={"scheduler.max_num_seqs": n}) for n in fewer),
+        is_warning=True,
+    )
 
 
 def _graphs_outside(request: ProfilingRequest) -> Note:
