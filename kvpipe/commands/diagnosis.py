@@ -7,7 +7,7 @@ known to help, the trouble is called unknown, with the figures that do not add u
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
 from kvpipe.answers.log_memory import profile_after
@@ -45,6 +45,7 @@ from kvpipe.stages.profiling.base import MemoryProfile
 from kvpipe.text.figures import GIB, count
 
 MOST_LINES = 20
+NO_TROUBLE = "nothing is wrong that kvpipe knows of"
 MOST_TROUBLES = 8
 NO_MEMORY = "it ends before a line gives the cache's memory, so that is estimated"
 _SELF_EVIDENT = {
@@ -58,7 +59,7 @@ _SELF_EVIDENT = {
 class Diagnosis:
     """about: one line on what was read. memory: where it went. capacity: what the engine's capacity
     line means. troubles: worst first. paste: the changed line ("" none is needed, or known).
-    first: what must be done before it is run."""
+    first: what must be done before it is run. verdict: the worst trouble, or that there is none."""
 
     about: str
     memory: tuple[str, ...]
@@ -66,6 +67,11 @@ class Diagnosis:
     troubles: tuple[Trouble, ...]
     paste: str
     first: str = ""
+    verdict: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        worst = self.troubles[0].text if self.troubles else NO_TROUBLE
+        object.__setattr__(self, "verdict", worst)
 
     @property
     def stops(self) -> bool:

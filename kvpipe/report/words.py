@@ -39,7 +39,8 @@ _OTHERS: Mapping[str, Word] = {
     ),
     "fits": Word(
         text="the longest request runs, and as many at once as were asked for. MAY NOT FIT: the "
-        "estimate's lower end says no, its best value yes",
+        "estimate's lower end says no, its best value yes (exit code 0); or its best value no, its "
+        "high end yes (exit code 1)",
         see="want.requests",
     ),
     "graphs": Word(
