@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from kvpipe.physics.lengths import Lengths
 from kvpipe.simulation.latencies import overload, percentiles
 from kvpipe.simulation.play import replay, step_time
 from kvpipe.simulation.step_time import NominalStep
@@ -33,8 +33,8 @@ class OneSecond:
     def __init__(self) -> None:
         self.told: list[tuple[tuple[int, ...], int]] = []
 
-    def seconds(self, decoding: Sequence[int], new_tokens: int) -> float:
-        self.told.append((tuple(decoding), new_tokens))
+    def seconds(self, decoding: Lengths, new_tokens: int) -> float:
+        self.told.append((tuple(decoding.each()), new_tokens))
         return 1.0
 
 

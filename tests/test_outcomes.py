@@ -118,3 +118,12 @@ def test_a_replay_takes_no_users_not_even_one(capsys):
 def test_a_replay_says_that_the_length_was_lowered(capsys):
     assert main([*trace_of((1200, 100)), "model=llama", "--on", "l4"]) == 0
     assert "max_model_len lowered from 131,072" in " ".join(capsys.readouterr().out.split())
+
+
+def test_blocks_that_preempted_requests_find_again_are_called_their_own(capsys):
+    """Counted as shared, where not one token of a prompt was cached for another request."""
+    words = ["replay", "trace=azure_code_sample", "model=llama", "--on", "l4", "--context", "8k"]
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert "533 shared (found again by preempted requests: their own)" in " ".join(out.split())
+    assert "overloaded, 233 s of arrivals became 355 s of work" in err

@@ -29,7 +29,7 @@ from kvpipe.commands.pasted_flags import (
 from kvpipe.commands.printed_size import with_size
 from kvpipe.commands.read_start import capacity_of, defaults_of, ended, engine_of, memory_of
 from kvpipe.commands.said_beside import as_the_log_says, instead_of_line, of_another_card, of_said
-from kvpipe.commands.trouble import Trouble
+from kvpipe.commands.trouble import NO_TROUBLE, Trouble
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes, words_of
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.logs.contradictions import contradictions
@@ -45,7 +45,6 @@ from kvpipe.stages.profiling.base import MemoryProfile
 from kvpipe.text.figures import GIB, count
 
 MOST_LINES = 20
-NO_TROUBLE = "nothing is wrong that kvpipe knows of"
 MOST_TROUBLES = 8
 NO_MEMORY = "it ends before a line gives the cache's memory, so that is estimated"
 _SELF_EVIDENT = {
@@ -59,7 +58,7 @@ _SELF_EVIDENT = {
 class Diagnosis:
     """about: one line on what was read. memory: where it went. capacity: what the engine's capacity
     line means. troubles: worst first. paste: the changed line ("" none is needed, or known).
-    first: what must be done before it is run. verdict: the worst trouble, or that there is none."""
+    first: what must be done before it is run. verdict: the worst trouble, or that none is known."""
 
     about: str
     memory: tuple[str, ...]
@@ -70,8 +69,8 @@ class Diagnosis:
     verdict: str = field(init=False)
 
     def __post_init__(self) -> None:
-        worst = self.troubles[0].text if self.troubles else NO_TROUBLE
-        object.__setattr__(self, "verdict", worst)
+        worst = [each.text for each in self.troubles[:1]] or [NO_TROUBLE]
+        object.__setattr__(self, "verdict", *worst)
 
     @property
     def stops(self) -> bool:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 
+NO_TROUBLE = "nothing is wrong that kvpipe knows of"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
     """text: what is wrong. stops: the engine does not start, or serves nothing. change: what was
