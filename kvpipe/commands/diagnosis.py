@@ -69,8 +69,7 @@ class Diagnosis:
     verdict: str = field(init=False)
 
     def __post_init__(self) -> None:
-        worst = [each.text for each in self.troubles[:1]] or [NO_TROUBLE]
-        object.__setattr__(self, "verdict", *worst)
+        object.__setattr__(self, "verdict", [*(t.text for t in self.troubles), NO_TROUBLE][0])
 
     @property
     def stops(self) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-
 NO_TROUBLE = "nothing is wrong that kvpipe knows of"
 
 
