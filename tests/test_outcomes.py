@@ -10,6 +10,8 @@ import pytest
 
 from kvpipe.front.main import run as main
 
+pytestmark = pytest.mark.full  # a second or more each
+
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 ON = ["model=llama3_70b", "--on", "2xh100"]
 NARROW = [*ON, "--users", "16", "--kv", "fp8"]  # 0 B to 5.03 GiB of cache
