@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from kvpipe.physics.lengths import Lengths
 from kvpipe.simulation.latencies import overload, percentiles
 from kvpipe.simulation.play import replay, step_time
 from kvpipe.simulation.step_time import NominalStep
@@ -33,8 +33,8 @@ class OneSecond:
     def __init__(self) -> None:
         self.told: list[tuple[tuple[int, ...], int]] = []
 
-    def seconds(self, decoding: Sequence[int], new_tokens: int) -> float:
-        self.told.append((tuple(decoding), new_tokens))
+    def seconds(self, decoding: Lengths, new_tokens: int) -> float:
+        self.told.append((tuple(decoding.each()), new_tokens))
         return 1.0
 
 
@@ -89,7 +89,8 @@ def test_percentiles_are_values_that_were_seen() -> None:
 def test_overloaded_is_work_that_outlasts_its_arrivals_and_the_last_request() -> None:
     assert overload(100.0, 1047.0, 20.0) == pytest.approx(10.47)
     assert overload(100.0, 120.0, 5.0) is None
-    assert overload(100.0, 140.0, 30.0) is None  # the last one alone takes that long
+    assert overload(100.0, 130.0, 30.0) is None  # the last one alone takes that long
+    assert overload(232.8, 354.9, 64.0) == pytest.approx(1.524, abs=1e-3)  # no one of them does
     assert overload(0.0, 50.0, 1.0) is None  # all waited from the start
 
 

@@ -11,13 +11,13 @@ import pytest
 
 import kvpipe
 from kvpipe.commands.base import Command
+from kvpipe.commands.run import answer_of
 from kvpipe.commands.serve_page import served_document
 from kvpipe.errors import KvpipeError
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import words_to_overrides
 from kvpipe.plugins import COMMANDS
-from kvpipe.report.document import plan_document
 from kvpipe.report.folded import folded
 from kvpipe.report.json_ import failure_document
 from kvpipe.report.of_run import report_input
@@ -85,7 +85,7 @@ def check(name: str, document: Any) -> None:
 )
 def test_a_plan_is_as_its_schema_says(request_):
     result = kvpipe.run([*request_, "backend=meta"])
-    check("plan", plan_document(report_input(result)))
+    check("plan", answer_of(report_input(result), full=True).document)
     assert wrong(json.loads(json.dumps(result.to_json())), schema("plan"), schema("plan")) == ""
 
 
@@ -176,7 +176,9 @@ def test_what_find_answers_is_a_number_with_a_unit():
 
 
 def test_the_schema_tells_a_wrong_document():
-    document = json.loads(json.dumps(plan_document(report_input(kvpipe.run(["backend=meta"])))))
+    document = json.loads(
+        json.dumps(answer_of(report_input(kvpipe.run(["backend=meta"])), full=True).document)
+    )
     without, other = deepcopy(document), deepcopy(document)
     del without["plan"]["num_blocks"]
     other["capacity"]["usable_blocks"] = "many"

@@ -16,13 +16,13 @@ from typing import Any
 
 import kvpipe
 from kvpipe.commands.base import Command
+from kvpipe.commands.run import answer_of
 from kvpipe.commands.serve_page import served_document
 from kvpipe.errors import KvpipeError
 from kvpipe.front.prepared import prepared_request
 from kvpipe.front.words import words_to_overrides
 from kvpipe.plugins import COMMANDS
 from kvpipe.report.base import Answer
-from kvpipe.report.document import plan_document
 from kvpipe.report.json_ import failure_document
 from kvpipe.report.of_run import report_input
 
@@ -136,7 +136,7 @@ def documents(name: str) -> Iterator[Any]:
                 continue
             result = kvpipe.run(overrides)
             if name == "plan":
-                yield plan_document(report_input(result))
+                yield answer_of(report_input(result), full=True).document
         except KvpipeError as error:
             yield failure_document(error)
 

@@ -84,7 +84,7 @@ class Compare(Command):
         status = status if serves or status == "may_not_fit" else "does_not_fit"
         return Answer(
             status=status,
-            verdict=last_line(status.replace("_", " "), _by_verdict(found, asked)),
+            verdict=last_line(status.replace("_", " "), _by_verdict(found, asked), serves=serves),
             exit_code=0 if serves else 1,
             lines=partial(lay_out, sections(found, heading, length, asked, fastest)),
             document=document(found, prepared, asked, fastest),
@@ -110,10 +110,12 @@ def _by_verdict(found: Sequence[Compared], asked: int) -> str:
 def _none(prepared: Prepared, found: Sequence[Compared]) -> str:
     resolved, asked = prepared.resolved, requests_asked(prepared.config.want)
     length, copies = resolved.limits.max_model_len, resolved.parallel.dp
+    may = any(each.word(asked_of_a_copy(prepared)) == "may not fit" for each in found)
+    best = " by the best value of the memory, an estimate" if may else ""
     if asked == 1:
-        return not_one(length, "runs under any engine here")
+        return not_one(length, f"runs under any engine here{best}")
     most = max((each.served.best.users for each in found if each.served), default=0)
-    return fewer_users(asked, copies * most, length, " at most, under any engine here")
+    return fewer_users(asked, copies * most, length, f" at most, under any engine here{best}")
 
 
 def _beside_weights(prepared: Prepared) -> tuple[str, str]:

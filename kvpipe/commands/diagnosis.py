@@ -7,7 +7,7 @@ known to help, the trouble is called unknown, with the figures that do not add u
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
 from kvpipe.answers.log_memory import profile_after
@@ -32,7 +32,7 @@ from kvpipe.commands.printed_size import with_size
 from kvpipe.commands.read_start import capacity_of, defaults_of, ended, engine_of, memory_of
 from kvpipe.commands.said_beside import as_the_log_says, instead_of_line, of_another_card, of_said
 from kvpipe.commands.told_ways import distinct_ways, told_way
-from kvpipe.commands.trouble import Trouble
+from kvpipe.commands.trouble import NO_TROUBLE, Trouble
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.logs.contradictions import contradictions
@@ -56,7 +56,7 @@ NO_MEMORY = "it ends before a line gives the cache's memory, so that is estimate
 class Diagnosis:
     """about: one line on what was read. memory: where it went. capacity: what the engine's capacity
     line means. troubles: worst first. paste: the changed line ("" none is needed, or known).
-    first: what must be done before it is run."""
+    first: what must be done before it is run. verdict: the worst trouble, or that none is known."""
 
     about: str
     memory: tuple[str, ...]
@@ -64,6 +64,10 @@ class Diagnosis:
     troubles: tuple[Trouble, ...]
     paste: str
     first: str = ""
+    verdict: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verdict", [*(t.text for t in self.troubles), NO_TROUBLE][0])
 
     @property
     def stops(self) -> bool:

@@ -75,8 +75,9 @@ def _verdict(plan: EnginePlan, load: _Asked, ends: Served, word: str) -> Line:
     """In 80 columns."""
     running = load.copies * ends.best.users
     text = f"{load.requests:,} of {plan.length:,} tokens, {running:,} run"
-    whole = last_line(word, f"{text}, {ends.cache_words}")
-    return whole if len(whole.text) <= _WIDTH else last_line(word, text)
+    fits = serves(plan, load.of_a_copy)
+    whole = last_line(word, f"{text}, {ends.cache_words}", serves=fits)
+    return whole if len(whole.text) <= _WIDTH else last_line(word, text, serves=fits)
 
 
 def _fewer(plan: EnginePlan, load: _Asked, ends: Served, word: str) -> tuple[str, ...]:

@@ -91,9 +91,11 @@ def _serves(search: Search, status: str) -> bool:
 
 def _verdict(search: Search, status: str) -> Line:
     device = search.prepared.resolved.device
-    where = f"{device.name}, as asked" if device.type != "cpu" else "some device"
+    where = device.name if device.type != "cpu" else "some device"
     load = f"{count(search.want.requests, 'request')} of {count(search.length, 'token')}"
-    return last_line(status.replace("_", " "), f"{load} on {where}")
+    word, serves = status.replace("_", " "), _serves(search, status)
+    asked = ", as asked" if device.type != "cpu" and (serves or word != "may not fit") else ""
+    return last_line(word, f"{load} on {where}{asked}", serves=serves)
 
 
 def _section(search: Search, findings: Sequence[Finding]) -> Section:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.cache_range import cache_words, poorest
+from kvpipe.answers.replayed_ends import Replayed, status_at_ends
 from kvpipe.answers.served import refused
 from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
@@ -25,6 +27,7 @@ from kvpipe.text.lines import Line
 from kvpipe.text.meanwhile import meanwhile
 
 if TYPE_CHECKING:  # they import numpy, which no plan does
+    from kvpipe.simulation.result import ReplayResult
     from kvpipe.simulation.traces.base import TraceOptions
 
 
@@ -50,9 +53,7 @@ class Replay(Command):
         users = want.get("requests") if isinstance(want, Mapping) else None
         if users in (None, 1):
             return problems
-        knob = "kvpipe run plans for users that are simply there"
-        wanted = "nothing: a trace says how many requests come, and when"
-        return [*problems, Problem("want.requests", wanted, f"{users}", knob)]
+        return [*problems, _users(users)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         from kvpipe.answers.waits import is_timed, unknowable, unserved, waits_of, without_times
@@ -61,6 +62,8 @@ class Replay(Command):
         from kvpipe.simulation.recomputed import recomputed_tokens
         from kvpipe.simulation.text import render
 
+        if "want.requests" in prepared.said:  # one is also what nobody said
+            raise ConfigError(_users(prepared.config.want["requests"]))
         trace = read_trace(prepared.config.trace)
         requests = trace.requests()
         speed, waits = speed_of(prepared, trace.options.efficiency), waits_of(prepared.config.want)
@@ -73,10 +76,10 @@ class Replay(Command):
         except DoesNotFit as error:
             raise refused(prepared, error) from None
         with meanwhile(sys.stderr if job is None else None) as tell:  # a sweep has a bar of its own
-            result = replay(
+            play = partial(
+                replay,
                 requests,
-                plan,
-                trace.options,
+                options=trace.options,
                 max_num_seqs=prepared.resolved.max_num_seqs,
                 prefix_caching=prepared.config.cache.enable_prefix_caching,
                 best=speed.bound,
@@ -84,20 +87,34 @@ class Replay(Command):
                 together=bool(prepared.resolved.model.experts_per_token),
                 tell=tell,
             )
+
+            def complaints_of(result: ReplayResult) -> tuple[str, ...]:
+                return tuple(unserved(result if timed else without_times(result), waits))
+
+            result = play(plan)
+            complaints = complaints_of(result)
+            status = status_at_ends(
+                prepared,
+                profile,
+                Replayed(plan=plan, held_blocks=result.peak_in_use, serves=not complaints),
+                lambda at_end: not complaints_of(play(at_end)),
+            )
         result = result if timed else without_times(result)
         again = recomputed_tokens(requests, result)
         timing = _timing(trace.options, speed)
-        complaints = tuple(unserved(result, waits))
         resolved = prepared.resolved
         heading = f"{resolved.model.name} on {resolved.device.name}"
         on = f"{heading}, {cache_words(poorest(profile))}{uncounted_words(resolved, profile)}"
+        if plan.requested_len > plan.limits.max_model_len:
+            on += f"; max_model_len lowered from {plan.requested_len:,}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
-        served = status_beside_weights(resolved, profile)
-        status = "does_not_fit" if complaints else served
-        about = f"{count(len(requests), 'request')} replayed on {heading}"
+        status = status_beside_weights(resolved, profile) if status == "fits" else status
+        about = f"{count(len(requests), 'request')} replayed"
+        if status != "may_not_fit" or not complaints:  # where the line has room
+            about += f" on {heading}"
         return Answer(
             status=status,
-            verdict=last_line(status.replace("_", " "), about),
+            verdict=last_line(status.replace("_", " "), about, serves=not complaints),
             exit_code=1 if complaints else 0,
             lines=lambda width: map(Line, render(result, on, width, timing, again).split("\n")),
             document={**document, "step_time": timing, "recomputed_tokens": again},
@@ -109,6 +126,12 @@ class Replay(Command):
                 "preemptions": result.counts.preemptions,
             },
         )
+
+
+def _users(users: object) -> Problem:
+    knob = "kvpipe run plans for users that are simply there"
+    wanted = "nothing: a trace says how many requests come, and when"
+    return Problem("want.requests", wanted, f"{users}", knob)
 
 
 def _timing(options: TraceOptions, speed: Speed) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+NO_TROUBLE = "nothing is wrong that kvpipe knows of"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:

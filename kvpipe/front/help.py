@@ -112,6 +112,7 @@ def _overview() -> list[Section]:
                 Line("--cfg job -p cache: one group as this command line sets it"),
                 Line('Sizes are bytes or "30GiB"; lengths are tokens. --config-dir DIR: your YAML'),
                 Line("exit codes: 0 it fits, 1 it does not, 2 the request is wrong, 3 we failed"),
+                Line("MAY NOT FIT: 0 where the best value of the memory serves it, else 1"),
             ],
         ),
     ]

@@ -149,6 +149,7 @@ def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> Model
         notes=tuple(
             [
                 *_notes(file, family, weight_bytes, towers),
+                *_supplied(config),
                 *_yarn(config),
                 *_left_to_class(file, family, config),
                 *(_unknown_keys(file) if by_keys else []),
@@ -290,6 +291,17 @@ def _weight_bytes(
     quantization = Values(told, file.quantization.where)
     num_bytes = quantized_bytes(weights, quantization, DTYPE_BYTES[file.dtype or "float32"])
     return None if num_bytes is None else num_bytes + kv_scale_bytes(quantization, caches)
+
+
+_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+          "num_hidden_layers", "vocab_size")  # fmt: skip
+
+
+def _supplied(config: Config) -> Iterator[str]:
+    """A file that was cut short is read as its class reads it, as one that relies on it is."""
+    if keys := config.supplied(_SIZES):
+        said = ", ".join(f"{key} {config.get(key)}" for key in keys)
+        yield f"config.json leaves out, and its class supplies: {said}"
 
 
 def _notes(

@@ -23,8 +23,9 @@ class Answer:
     status: fits | may_not_fit | does_not_fit | failed; exit_code: 0, 1 or 3. lines: the text of a
     given width in columns; screen: the same at first sight, at most 16 lines (None: lines are short
     already).
-    verdict: the last line on a screen. document: JSON values, every figure. pictures: file name ->
-    SVG, or any other text that the job leaves beside its document. fields: the few figures that
+    verdict: the last line on a screen. document: JSON values, every figure; it begins with the
+    status, the exit code and the verdict (null where a command judges nothing). pictures: file name
+    -> SVG, or any other text that the job leaves beside its document. fields: the few figures that
     stand in result.json and in a sweep's row. complaints: lines for stderr, one a problem.
     """
 
@@ -37,6 +38,12 @@ class Answer:
     pictures: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, Any] = field(default_factory=dict)
     complaints: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        said = None if self.verdict is None else self.verdict.text
+        outcome = {"status": self.status, "exit_code": self.exit_code}
+        whole = {**outcome, "verdict": said, **self.document, **outcome}
+        object.__setattr__(self, "document", whole)
 
 
 class Report(ABC):

@@ -41,6 +41,7 @@ def short_document(
         "schema_version": SCHEMA_VERSION,
         "job": job,
         "exit_code": exit_code,
+        "verdict": errors[0] if errors else None,
         "errors": errors,
     }
 

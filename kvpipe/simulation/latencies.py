@@ -59,7 +59,9 @@ class Latencies:
 
 def overload(arrivals_s: float, served_s: float, longest_service_s: float) -> float | None:
     """How many times longer the work took than its arrivals, where that is more than the last
-    requests explain; None where the load was kept up with."""
-    if arrivals_s <= 0 or served_s <= LATE * arrivals_s + longest_service_s:
+    request explains; None where the load was kept up with. Each of the two excuses, a share of the
+    span and one slow request, stands alone: added up they would hide a queue as long as both."""
+    after_s = max((LATE - 1) * arrivals_s, longest_service_s)
+    if arrivals_s <= 0 or served_s - arrivals_s <= after_s:
         return None
     return served_s / arrivals_s

@@ -134,9 +134,11 @@ def _cost(result: ReplayResult, recomputed: int) -> str:
 
 
 def _pool(result: ReplayResult) -> str:
-    pool = result.pool
+    pool, why = result.pool, ""
+    if pool.shared and not result.counts.hit_tokens and result.counts.preemptions:
+        why = " (found again by preempted requests: their own)"
     return (
-        f"{count(pool.allocated, 'block')} allocated, {pool.shared:,} shared, "
+        f"{count(pool.allocated, 'block')} allocated, {pool.shared:,} shared{why}, "
         f"{pool.evicted:,} evicted, {pool.freed:,} freed"
     )
 

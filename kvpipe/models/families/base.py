@@ -72,6 +72,11 @@ class Config(Values):
         names = self._names(key)
         return next((name for name in names if _at(self.raw, name) is not _MISSING), names[0])
 
+    def supplied(self, keys: Sequence[str]) -> list[str]:
+        """Of the keys, those that the file leaves out and its class has a value for."""
+        left_out = [key for key in keys if _at(self.raw, self.written_name(key)) is _MISSING]
+        return [key for key in left_out if self.get(key) is not None]
+
     def having(self, **values: Any) -> Config:
         """The same file with other values under standard keys."""
         renamed = {self.aliases.get(key, key): value for key, value in values.items()}
