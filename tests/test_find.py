@@ -79,6 +79,10 @@ def test_where_one_card_is_too_small_two_are_named_and_why(tmp_path: Path) -> No
     assert findings["smallest tensor parallel size"]["answer"] == "2"
     assert findings["smallest tensor parallel size"]["limit"].startswith("TP 1: memory: 32,768 ")
     assert "does not fit" in findings["as asked"]["answer"]
+    limits = re.findall(r"[\d,]+ blocks needed, [\d,]+ can", str(findings))
+    for limit in limits:  # 2 MiB a block, on one card and on each of two
+        need, have = (int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", limit))
+        assert f"({(need - have) / 512:.2f} GiB more" in str(findings) or need - have < 512
 
 
 def test_the_largest_max_num_seqs_and_length_are_edges() -> None:

@@ -124,7 +124,8 @@ def test_a_plan_with_a_line_has_no_reason_for_none() -> None:
 
 
 def test_a_fleet_without_a_line_says_why_and_that_the_file_is_missing(capsys, tmp_path) -> None:
-    words = ["find", *LLAMA, "attention=chunked", "want.device=[h100]", "want.write=compose"]
+    model = [word for word in LLAMA if not word.startswith("device=")]
+    words = ["find", *model, "attention=chunked", "want.device=[h100]", "want.write=compose"]
     words += ["want.length=2048", f"hydra.run.dir={tmp_path}"]
     assert command_line(words) == 0
     printed = capsys.readouterr()

@@ -64,3 +64,40 @@ def test_the_first_fleet_of_a_trace_is_replayed_with_the_least_memory_too(
     assert ("the first does not serve the load: the weights or one request do" in out) != sure
     told = json.loads((tmp_path / "out/result.json").read_text())["status"]
     assert told == ("fits" if sure else "may_not_fit")
+
+
+@pytest.mark.full
+def test_each_row_has_its_verdict_and_the_last_line_has_that_of_the_first(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    """80 columns hold the table; each row as `run` says of a server of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    load = ["llama-3.1-70b", "want.requests=16", "want.length=32768"]
+    assert run(["find", *load, "want.device=[l40s]"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split("  ")[-1].strip() for line in lines if " x TP " in line][:5]
+    assert rows == ["may not fit", "may not fit", "fits", "may not fit", "fits"]
+    assert lines[-1].startswith("MAY NOT FIT: 16 requests of 32,768 tokens on 8 cards: 1 x TP 8")
+    for row, users, ranks in ((0, 16, "8"), (2, 16, "8 parallel.pipeline_parallel_size=2")):
+        words = ["device=l40s", *f"tp={ranks}".split(), "scheduler.max_model_len=32768"]
+        told = status([load[0], *words, f"want.requests={users}"], capsys)
+        assert told == rows[row].replace(" ", "_")
+
+
+def test_no_fleet_is_told_without_a_table_and_with_a_verdict(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    load = ["llama-3.1-405b", "want.requests=16", "want.length=32768"]
+    assert run(["find", *load, "want.device=[t4]"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert not any("users each" in line for line in lines)
+    assert any("8 candidates, 0 serve the load" in line for line in lines)
+    assert lines[-1] == "DOES NOT FIT: 16 requests of 32,768 tokens on any of t4"
+
+
+def test_a_card_beside_the_cards_to_choose_from_is_refused(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["find", "llama", "--on", "8xl40s", "want.device=[h100]"]) == 2
+    told = capsys.readouterr().err
+    assert "device: expected nothing beside want.device, which names the cards, got l40s" in told
+    assert "parallel.tensor_parallel_size: expected nothing beside want.device" in told

@@ -69,7 +69,9 @@ def _missing_blocks(plan: Plan, requests: int) -> str:
     needed, usable = plan.capacity.blocks_of(requests), plan.capacity.usable_blocks
     if needed <= usable:
         return ""
-    return f"memory: {count(needed, 'block')} needed, {usable:,} can be given out"
+    each = max(rank.config.bytes_per_block for rank in plan.ranks)
+    lacking = f"{size((needed - usable) * each)} more than there is"
+    return f"memory: {count(needed, 'block')} needed, {usable:,} can be given out ({lacking})"
 
 
 def _held_at_high_end(prepared: Prepared, load: Load) -> Held | None:

@@ -43,11 +43,13 @@ class Wanted:
 @dataclass(frozen=True, kw_only=True)
 class Replica:
     """One server that was planned. users: of the load's length, in a running server. limit: what
-    one more lacks. token_bound_s: no faster than this with all of them (None: not known).
+    one more lacks. sure_users: of these, those that the low end of the estimated memory holds, too.
+    token_bound_s: no faster than this with all of them (None: not known).
     no_command: why there is no command, "" where there is."""
 
     shape: Shape
     users: int
+    sure_users: int
     limit: str
     token_bound_s: float | None
     command: str
@@ -68,22 +70,20 @@ class Fleet:
     def cards(self) -> int:
         return self.replicas * self.replica.shape.cards
 
+    def is_sure(self, requests: int) -> bool:
+        """Whether it serves so many at the low end of the estimated memory, too."""
+        return self.replicas * self.replica.sure_users >= requests
+
 
 @dataclass(frozen=True, kw_only=True)
 class FleetAnswer:
     """fleets: the best first. refused: reason -> the candidates that it is the reason of; each
-    reason once. unpriced: devices without a price, where others have one. sure_users:
-    of a replica of the first fleet, those that the low end of the estimated memory holds, too."""
+    reason once. unpriced: devices without a price, where others have one."""
 
     fleets: tuple[Fleet, ...]
     refused: Mapping[str, tuple[str, ...]]
     tried: int
     unpriced: tuple[str, ...] = ()
-    sure_users: int = 0
-
-    def is_sure(self, requests: int) -> bool:
-        """Whether the first fleet serves so many at the low end, too."""
-        return bool(self.fleets) and self.fleets[0].replicas * self.sure_users >= requests
 
 
 def plan_fleet(
@@ -120,16 +120,7 @@ def plan_fleet(
         refused=refused.told(),
         tried=len(candidates),
         unpriced=unpriced(choice, prices),
-        sure_users=_sure_users(prepared, wanted, ranked[0].replica) if ranked else 0,
     )
-
-
-def _sure_users(prepared: Prepared, wanted: Wanted, replica: Replica) -> int:
-    server = planned(prepared, wanted.length, replica.shape, efficiency=1.0)
-    assert not isinstance(server, str), server  # it was planned so a moment ago
-    copies = replica.shape.dp
-    profile = profile_ranks(server.made)
-    return copies * users_at_low_end(server.plan, profile, replica.users // copies)
 
 
 def _fleet(replica: Replica, wanted: Wanted, price: float | None) -> Fleet:
@@ -156,6 +147,7 @@ def _replica(server: Server, wanted: Wanted) -> Replica | str:
     return Replica(
         shape=server.shape,
         users=users * copies,
+        sure_users=copies * users_at_low_end(server.plan, profile_ranks(server.made), users),
         limit=limit,
         token_bound_s=None if bound is None else bound.token_seconds(users, wanted.length),
         command=server.command,

@@ -21,7 +21,7 @@ from kvpipe.request.confdir import shipped_option
 
 
 def as_pasted(prepared: Prepared, load: Load, finding: Finding) -> Finding:
-    """With the setting that serves the load when it is pasted (and as many sequences as that takes),
+    """With the setting that serves the load when it is pasted (and as many sequences as it takes),
     and its status; without one where none does."""
     if not finding.setting:
         return finding

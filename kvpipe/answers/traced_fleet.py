@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from kvpipe.answers.fleet_candidates import Choice, Refusals, Server, planned, shapes, unpriced
+from kvpipe.answers.lateness import Lateness, LostError
 from kvpipe.answers.waits import Waits, is_timed, too_late
 from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared, plan_with, profile_ranks
@@ -122,7 +123,16 @@ def _lacks_at_low_end(fleet: TracedFleet, load: TracedLoad) -> str:
     return _lacks(_replayed(replace(server, plan=plan), load, fleet.replicas), load.waits)
 
 
-def _replayed(server: Server, load: TracedLoad, replicas: int) -> ReplayResult:
+def _replayed(server: Server, load: TracedLoad, replicas: int) -> ReplayResult | str:
+    """A text: what it lacks, where it was given up as lost."""
+    lateness = Lateness(waits=load.waits, requests=len(load.requests))
+    try:
+        return _whole(server, load, replicas, lateness)
+    except LostError as lost:
+        return f"{_NAMES[lost.wait]} too late"
+
+
+def _whole(server: Server, load: TracedLoad, replicas: int, lateness: Lateness) -> ReplayResult:
     made = server.made
     return replay(
         load.requests,
@@ -133,6 +143,7 @@ def _replayed(server: Server, load: TracedLoad, replicas: int) -> ReplayResult:
         best=server.speed.bound,
         copies=made.resolved.parallel.dp,
         together=bool(made.resolved.model.experts_per_token),
+        latencies=lateness.latencies,
     )
 
 
@@ -179,7 +190,7 @@ class _Search:
     def __init__(self, *, server: Server, load: TracedLoad, tell: Callable[[int], None]) -> None:
         self.server, self.load, self.replays, self.why = server, load, 0, ""
         self.tell = tell
-        self._played: Callable[[int], ReplayResult] = cache(self._play)
+        self._played: Callable[[int], ReplayResult | str] = cache(self._play)
 
     def least(self, most: int, price: float | None) -> TracedFleet | None:
         """Of at most `most` replicas. price: of one an hour."""
@@ -193,10 +204,12 @@ class _Search:
             return None
         replicas = smallest(tried // 2 + 1, min(tried, most), self._serves) or most
         lacks = _lacks(self._played(replicas - 1), self.load.waits) if replicas > 1 else ""
+        result = self._played(replicas)
+        assert not isinstance(result, str), result  # it serves
         return TracedFleet(
             server=self.server,
             replicas=replicas,
-            result=self._played(replicas),
+            result=result,
             one_less=lacks,
             cost=None if price is None else price * replicas,
         )
@@ -207,14 +220,16 @@ class _Search:
             self.why = f"{count(replicas, 'replica')}: {lacks}"
         return not lacks
 
-    def _play(self, replicas: int) -> ReplayResult:
+    def _play(self, replicas: int) -> ReplayResult | str:
         self.replays += 1
         self.tell(replicas)
         return _replayed(self.server, self.load, replicas)
 
 
-def _lacks(result: ReplayResult, waits: Waits) -> str:
+def _lacks(result: ReplayResult | str, waits: Waits) -> str:
     """What keeps the load from being served; "" where it is."""
+    if isinstance(result, str):
+        return result
     if result.counts.never_fit:
         return f"{count(result.counts.never_fit, 'request')} larger than the pool"
     if not result.counts.finished:

@@ -14,12 +14,14 @@ from kvpipe.answers.serve_line import image_of
 from kvpipe.commands.unread_wants import is_traced
 from kvpipe.errors import ConfigError, Problem, did_you_mean
 from kvpipe.report.base import Answer
-from kvpipe.report.fleet import document, picture, sections
+from kvpipe.report.fleet import Counted, document, named, picture, sections
 from kvpipe.report.identity import identity, model_words
+from kvpipe.report.last_line import last_line
 from kvpipe.request.confdir import NO_CARDS, shipped_cards
 from kvpipe.request.nicknames import option_named
 from kvpipe.request.want import Want
-from kvpipe.text.lines import lay_out
+from kvpipe.text.figures import count
+from kvpipe.text.lines import Line, lay_out
 from kvpipe.text.meanwhile import Tell, silent
 
 if TYPE_CHECKING:  # traces are read where one is asked for
@@ -39,9 +41,13 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
     answer, wanted = fleets_of_users(search, tell)
     drawn = picture(answer, wanted, _model(search))
     best = answer.fleets[0] if answer.fleets else None
+    status = _status(answer, wanted)
+    load = f"{count(wanted.requests, 'request')} of {count(wanted.length, 'token')}"
+    shape = named(best.replicas, best.replica.shape) if best else ""
     return Answer(
-        status=_status(answer, wanted),
+        status=status,
         exit_code=0 if best else 1,
+        verdict=_verdict(search, status, load, best, shape),
         lines=partial(lay_out, sections(answer, wanted, _model(search))),
         document={**identity(prepared, "kvpipe.fleet"), **document(answer, wanted)},
         pictures=_files(search, drawn, (best.replica, best.replicas) if best else None),
@@ -53,7 +59,16 @@ def fleet_answer(search: Search, tell: Tell) -> Answer:
 def _status(answer: FleetAnswer, wanted: Wanted) -> str:
     if not answer.fleets:
         return "does_not_fit"
-    return "fits" if answer.is_sure(wanted.requests) else "may_not_fit"
+    return "fits" if answer.fleets[0].is_sure(wanted.requests) else "may_not_fit"
+
+
+def _verdict(search: Search, status: str, load: str, first: Counted | None, shape: str) -> Line:
+    """first: of the ranking. shape: how its cards serve."""
+    if first is None:
+        on = f"any of {', '.join(search.want.device or ())}"
+    else:
+        on = f"{count(first.cards, 'card')}: {shape}"
+    return last_line(status.replace("_", " "), f"{load} on {on}")
 
 
 def fleets_of_users(search: Search, tell: Tell = silent) -> tuple[FleetAnswer, Wanted]:
@@ -91,8 +106,11 @@ def _traced(search: Search, tell: Tell) -> Answer:
     best = answer.fleets[0] if answer.fleets else None
     turned = tuple(turned_away(best.result)) if best else ()
     model, prepared = _model(search), search.prepared
+    status = "does_not_fit" if turned or not best else "may_not_fit" if answer.unsure else "fits"
+    shape = named(best.replicas, best.server.shape) if best else ""
     return Answer(
-        status="does_not_fit" if turned or not best else "may_not_fit" if answer.unsure else "fits",
+        status=status,
+        verdict=_verdict(search, status, told.load_words(load), best, shape),
         exit_code=0 if best and not turned else 1,
         lines=partial(lay_out, told.sections(answer, load, model)),
         document={**identity(prepared, "kvpipe.traced_fleet"), **told.document(answer, load)},

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kvpipe.errors import Problem
+from kvpipe.request.confdir import NO_CARDS
 from kvpipe.request.want import Want
 
 _OF_CARDS = ("prices", "caches", "batches", "seqs", "token_ms", "write", "image")
@@ -57,7 +58,9 @@ def unread(raw: Mapping[str, Any]) -> Iterator[Problem]:
     said = _said(want)
     if want.get("device") is None:
         yield from _without_cards(said, traced)
-    elif "image" in said and "write" not in said:
+    else:
+        yield from _of_chosen_cards(raw)
+    if want.get("device") is not None and "image" in said and "write" not in said:
         knob = "want.write=compose or kubernetes writes one"
         yield Problem("want.image", "a file that names it", "want.write=null", knob)
     if traced and want.get("device") is not None and "requests" in said:
@@ -68,6 +71,23 @@ def unread(raw: Mapping[str, Any]) -> Iterator[Problem]:
         knob = "choose trace=synthetic, azure_code_sample or another"
         for key in filter(_OF_TRACES.__contains__, said):
             yield Problem(f"want.{key}", "a trace of requests that arrive", "trace=none", knob)
+
+
+_RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+def _of_chosen_cards(raw: Mapping[str, Any]) -> Iterator[Problem]:
+    """A card, or a number of ranks, that is said beside the cards to choose from."""
+    device, parallel = raw.get("device"), raw.get("parallel")
+    name = device.get("name") if isinstance(device, Mapping) else None
+    if isinstance(name, str) and name not in NO_CARDS:
+        knob = "leave out --on (device=), or want.device"
+        yield Problem("device", "nothing beside want.device, which names the cards", name, knob)
+    for key in _RANKS:
+        ranks = parallel.get(key, 1) if isinstance(parallel, Mapping) else 1
+        if isinstance(ranks, int) and ranks > 1:
+            expected = "nothing beside want.device, whose servers have each number of ranks"
+            yield Problem(f"parallel.{key}", expected, f"{ranks}", "leave it out")
 
 
 def of_users(raw: Mapping[str, Any]) -> Iterator[Problem]:

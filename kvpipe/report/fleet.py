@@ -17,19 +17,15 @@ MOST_ROWS = 12
 
 def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     found = answer.fleets
+    headers, align, rows = _table(answer, wanted)
     table = Section(
         title=f"find: {count(wanted.requests, 'request')} of {count(wanted.length, 'token')} at "
         f"once, {model}",
-        headers=("cards", "of", "as", "users each", "headroom", "cost/h", "a token >=", "limit"),
-        align="rllrrrrl",
-        rows=[_row(fleet) for fleet in found[:MOST_ROWS]],
+        headers=headers,
+        align=align,
+        rows=rows,
         paragraphs=[
-            Line(
-                f"{count(answer.tried, 'candidate')}, {len(found):,} serve the load; each replica "
-                "was planned. users each: of one replica, one of them reading its prompt. cost/h: "
-                "by the prices you gave. a token: no faster than this with all users (a bound)",
-                "faint",
-            ),
+            Line(_means(answer, headers), "faint"),
             *low_end(answer, wanted),
             *by_cards(answer.unpriced),
             *refusals(answer.refused),
@@ -40,19 +36,57 @@ def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     return [table, to_start(found[0], found[0].replica)]
 
 
-def _row(fleet: Fleet) -> tuple[str, ...]:
+_COLUMNS = ("cards", "of", "as", "users each", "headroom", "cost/h", "token >=", "limit", "verdict")
+_ALIGNED = dict(zip(_COLUMNS, "rllrrrrll", strict=True))
+
+
+def _table(
+    answer: FleetAnswer, wanted: Wanted
+) -> tuple[tuple[str, ...], str, list[tuple[str, ...]]]:
+    """Headers, alignment, rows; without columns that say one thing of all, or nothing."""
+    shown = answer.fleets[:MOST_ROWS]
+    rows = [_row(fleet, wanted) for fleet in shown]
+    silent = {"cost/h": "-", "token >=": "-", "limit": "memory", "verdict": "fits"}
+    kept = [name for name in _COLUMNS if any(row[name] != silent.get(name) for row in rows)]
+    return (
+        tuple(kept),
+        "".join(_ALIGNED[name] for name in kept),
+        [tuple(row[name] for name in kept) for row in rows],
+    )
+
+
+def _means(answer: FleetAnswer, headers: Sequence[str]) -> str:
+    tried, found = answer.tried, len(answer.fleets)
+    verb = "serves" if found == 1 else "serve"
+    words = f"{count(tried, 'candidate')}, {found:,} {verb} the load"
+    if not found:
+        return f"{words}; each was planned"
+    words += (
+        "; each replica was planned. users each: of one replica, one of them reading its prompt"
+    )
+    if "limit" not in headers:
+        words += ". limit of all: memory"
+    if "cost/h" in headers:
+        words += ". cost/h: by the prices you gave"
+    if "token >=" in headers:
+        words += ". token: no faster than this with all users (a bound)"
+    return words
+
+
+def _row(fleet: Fleet, wanted: Wanted) -> dict[str, str]:
     replica = fleet.replica
     token = replica.token_bound_s
-    return (
-        f"{fleet.cards:,}",
-        replica.shape.device,
-        shape_of(fleet.replicas, replica.shape),
-        f"{replica.users:,}",
-        f"{100 * fleet.headroom:.0f}%",
-        "-" if fleet.cost is None else f"{fleet.cost:,.2f}",
-        "-" if token is None else f"{1000 * token:,.1f} ms",
-        replica.limit,
-    )
+    return {
+        "cards": f"{fleet.cards:,}",
+        "of": replica.shape.device,
+        "as": shape_of(fleet.replicas, replica.shape),
+        "users each": f"{replica.users:,}",
+        "headroom": f"{100 * fleet.headroom:.0f}%",
+        "cost/h": "-" if fleet.cost is None else f"{fleet.cost:,.2f}",
+        "token >=": "-" if token is None else f"{1000 * token:,.1f} ms",
+        "limit": replica.limit,
+        "verdict": "fits" if fleet.is_sure(wanted.requests) else "may not fit",
+    }
 
 
 class Started(Protocol):
@@ -75,11 +109,12 @@ def low_end(answer: FleetAnswer, wanted: Wanted) -> list[Line]:
     """What the first fleet is, should the memory be the least of its range."""
     if not answer.fleets:
         return []
+    first = answer.fleets[0]
     sure, words = (
-        answer.sure_users,
+        first.replica.sure_users,
         "memory: the estimate's best value; with the least of its range",
     )
-    if answer.is_sure(wanted.requests):
+    if first.is_sure(wanted.requests):
         return [
             Line(f"{words} the first serves the load, too ({count(sure, 'user')} each)", "faint")
         ]
@@ -103,6 +138,11 @@ def refusals(refused: Mapping[str, tuple[str, ...]]) -> list[Line]:
 def shape_of(replicas: int, shape: Shape) -> str:
     """`4 x TP 2 PP 2`."""
     return f"{replicas:,} x {shape.words}"
+
+
+def named(replicas: int, shape: Shape) -> str:
+    """`4 x TP 2 PP 2 of l40s`."""
+    return f"{shape_of(replicas, shape)} of {shape.device}"
 
 
 def _names(names: tuple[str, ...]) -> str:

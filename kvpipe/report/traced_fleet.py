@@ -12,18 +12,21 @@ from kvpipe.simulation.latencies import Percentiles
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, Section
 
+_HEADERS = ("cards", "of", "as", "cost/h", "first token", "a token", "one less")
+
 
 def sections(answer: TracedAnswer, load: TracedLoad, model: str) -> list[Section]:
     found, share = answer.fleets, load.waits.percentile
     table = Section(
         title=f"find: {load_words(load)}, {model}",
-        headers=("cards", "of", "as", "cost/h", "first token", "a token", "one less"),
-        align="rllrrrl",
+        headers=_HEADERS if found else (),
+        align="rllrrrl" if found else "",
         rows=[_row(fleet, share) for fleet in found],
         paragraphs=[
             Line(
-                f"{answer.tried:,} candidates planned, {count(answer.replays, 'replay')} of the "
-                f"whole trace; first token, a token: {share}% of the requests wait no longer. "
+                f"{count(answer.tried, 'candidate')} planned, {count(answer.replays, 'replay')} "
+                "of the trace, each whole but where it had lost; first token, a token: "
+                f"{share}% of the requests wait no longer. "
                 f"one less: what a replica less lacks. {_asked(load.waits)}",
                 "faint",
             ),

@@ -14,6 +14,7 @@ from kvpipe.registry import Registry
 from kvpipe.request.schema import check_section, shown
 from kvpipe.simulation.counts import Counts
 from kvpipe.simulation.data_parallel import Copies
+from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.ledger import Ledger
 from kvpipe.simulation.replicas import played, told_together
 from kvpipe.simulation.result import ReplayResult
@@ -84,11 +85,13 @@ def replay(
     copies: int = 1,
     together: bool = False,
     tell: Tell = silent,
+    latencies: Callable[[], Latencies] = Latencies,
 ) -> ReplayResult:
     """Serve the requests, in order of arrival, with at most max_num_seqs together on a replica, or
     on each of its data-parallel copies. best: steps by model and card, where the options leave them
     to these. together: the copies share experts, and step together. tell: is told how many requests
-    of a replica (a copy) are finished, a hundred times at most."""
+    of a replica (a copy) are finished, a hundred times at most. latencies: makes what each server
+    fills; what it raises ends the replay."""
     if options.replicas > 1:
         each = options.model_copy(update={"replicas": 1})
         alone = partial(
@@ -101,13 +104,15 @@ def replay(
             copies=copies,
             together=together,
             tell=tell,
+            latencies=latencies,
         )
         return played(ROUTINGS[options.routing](requests, options.replicas), alone)
     each_step = step_time(options, best)
     finished = partial(_told, tell, -(-len(requests) // copies))
     seqs = min(max_num_seqs, len(requests))
     servers = [
-        _server(plan, options, seqs, prefix_caching, each_step, finished) for _ in range(copies)
+        _server(plan, options, seqs, prefix_caching, each_step, finished, latencies())
+        for _ in range(copies)
     ]
     arrivals = admissible(requests, plan.limits.max_model_len, servers[0].counts)
     if copies == 1:
@@ -130,11 +135,20 @@ def _server(
     prefix_caching: bool,
     each_step: StepTime,
     finished: Callable[[int], None],
+    latencies: Latencies,
 ) -> Serving:
     manager = _manager(plan, seqs, prefix_caching)
     _refuse_drafts(manager)
     ledger = Ledger(manager, plan.capacity)
-    return Serving(manager, options, seqs, ledger, step_time=each_step, on_finish=finished)
+    return Serving(
+        manager,
+        options,
+        seqs,
+        ledger,
+        step_time=each_step,
+        on_finish=finished,
+        latencies=latencies,
+    )
 
 
 def _result(serving: Serving, plan: Plan, requests: int, arrivals_s: float) -> ReplayResult:

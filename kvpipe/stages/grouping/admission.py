@@ -198,9 +198,10 @@ def _no_more_than(most: int, needed: tuple[int, ...]) -> tuple[int, ...]:
 
 def _told_apart(needed: int, have: int) -> tuple[str, str]:
     """Both sizes, with as many digits as it takes to see that they differ."""
-    short = short_size(needed), short_size(have)
-    if short[0] != short[1]:
-        return short
+    for decimals in (1, 2, 3):
+        short = short_size(needed, decimals), short_size(have, decimals)
+        if short[0] != short[1]:
+            return short
     return f"{needed:,} bytes", f"{have:,} bytes"
 
 
@@ -247,9 +248,9 @@ def smaller_batch(ranks: Sequence[Admission], limits: RequestLimits) -> int | No
     return None
 
 
-def short_size(num_bytes: int) -> str:
+def short_size(num_bytes: int, decimals: int = 1) -> str:
     """Bytes as a refusal says them, with one decimal: 96.0 MiB."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= factor:
-            return f"{num_bytes / factor:,.1f} {unit}"
+            return f"{num_bytes / factor:,.{decimals}f} {unit}"
     return f"{num_bytes:,} bytes"
