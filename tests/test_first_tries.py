@@ -52,7 +52,14 @@ def test_what_only_a_command_reads_is_refused_beside_everything_else(capsys):
     wrong = ["want.requests=0", "want.prices={foo:2}", "want.device=[h1000,nope]"]
     assert run(["find", "llama", "--on", "h100", "cache.block_size=abc", *wrong]) == 2
     keys = [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()]
-    named = ["want.device", "want.device", "want.prices", "want.requests", "cache.block_size"]
+    named = [
+        "want.device",
+        "want.device",
+        "want.prices",
+        "want.requests",
+        "device",
+        "cache.block_size",
+    ]
     assert keys == named
     assert run(["compare", "llama", "engines=[foo,bar]", "cache.block_size=abc"]) == 2
     assert capsys.readouterr().err.count("\n") == 3
