@@ -91,6 +91,7 @@ def test_overloaded_is_work_that_outlasts_its_arrivals_and_the_last_request() ->
     assert overload(100.0, 120.0, 5.0) is None
     assert overload(100.0, 130.0, 30.0) is None  # the last one alone takes that long
     assert overload(232.8, 354.9, 64.0) == pytest.approx(1.524, abs=1e-3)  # no one of them does
+    assert overload(0.38, 22.90, 22.49) is None  # two that came nearly at once
     assert overload(0.0, 50.0, 1.0) is None  # all waited from the start
 
 

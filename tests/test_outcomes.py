@@ -15,7 +15,7 @@ pytestmark = pytest.mark.full  # a second or more each
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 ON = ["model=llama3_70b", "--on", "2xh100"]
 NARROW = [*ON, "--users", "16", "--kv", "fp8"]  # 0 B to 5.03 GiB of cache
-REFUSES = "MAY NOT FIT (its best value refuses): "
+REFUSES = "MAY NOT FIT (not at the best value): "
 
 
 @pytest.fixture(autouse=True)

@@ -188,10 +188,10 @@ def test_users_whom_the_high_end_alone_holds_may_fit_and_are_not_served(
     [
         pytest.param(
             "find want.requests=1",
-            "MAY NOT FIT: 1 request of 24,000 tokens on l4, as asked",
+            "MAY NOT FIT (not at the best value): 1 request of 24,000 tokens on l4",
             marks=pytest.mark.full,
         ),
-        ("compare engines=[kvpipe]", "MAY NOT FIT: kvpipe may"),
+        ("compare engines=[kvpipe]", "MAY NOT FIT (not at the best value): kvpipe may"),
         ("replay trace=synthetic trace.max_requests=2", ""),
         ("run engine=llama_cpp", "IT FITS: 1 of 24,000 tokens, 1 run, 5.55 GiB of cache (5.23 to"),
     ],

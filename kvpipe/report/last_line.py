@@ -12,7 +12,7 @@ STYLES = {"fits": "good", "may not fit": "warning", "does not fit": "bad", "": "
 _SAID = {"fits": "IT FITS"}
 
 
-_REFUSED = " (its best value refuses)"  # and so the exit code is 1
+_REFUSED = " (not at the best value)"  # and so the exit code is 1
 
 
 def headline(error: KvpipeError) -> Iterator[Line]:

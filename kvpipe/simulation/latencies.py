@@ -60,8 +60,9 @@ class Latencies:
 def overload(arrivals_s: float, served_s: float, longest_service_s: float) -> float | None:
     """How many times longer the work took than its arrivals, where that is more than the last
     request explains; None where the load was kept up with. Each of the two excuses, a share of the
-    span and one slow request, stands alone: added up they would hide a queue as long as both."""
-    after_s = max((LATE - 1) * arrivals_s, longest_service_s)
+    span and one slow request with a little of a queue before it, stands alone: added up they would
+    hide a queue as long as both."""
+    after_s = max((LATE - 1) * arrivals_s, LATE * longest_service_s)
     if arrivals_s <= 0 or served_s - arrivals_s <= after_s:
         return None
     return served_s / arrivals_s
