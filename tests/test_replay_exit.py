@@ -8,7 +8,7 @@ import pytest
 
 from kvpipe.front.main import run
 
-TRACE = ["trace=synthetic", "trace.max_requests=30", "device=h100_80gb", "report=json"]
+TRACE = ["trace=synthetic", "trace.max_requests=30", "report=json"]
 
 
 @pytest.fixture
@@ -17,7 +17,8 @@ def answer(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def asked(*words: str):
-        code = run([*words, *TRACE])
+        cards = any(word.startswith("want.device=") for word in words)
+        code = run([*words, *TRACE, *([] if cards else ["device=h100_80gb"])])
         out = capsys.readouterr()
         return code, json.loads(out.out), out.err
 
