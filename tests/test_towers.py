@@ -102,6 +102,60 @@ def test_settings_drawn_now_are_counted_as_the_class_is_built(name: str) -> None
     assert not [said for setting in settings if (said := difference(*setting))]
 
 
+# --- what a class builds that the file does not name --------------------------------------------
+NEMOTRON = {
+    "model_type": "nemotron_h_omni",
+    "text_config": {
+        "model_type": "nemotron_h", "hidden_size": 64, "intermediate_size": 96, "head_dim": 24,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "n_routed_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mamba_head_dim": 16,
+        "mamba_num_heads": 8, "ssm_state_size": 16, "vocab_size": 512,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "towers", "whole"),
+    [
+        ({}, 674_932_224, 676_073_048),
+        ({"vision_config": None}, 674_932_224, 676_073_048),
+        ({"vit_hidden_size": 640}, 664_443_904, 665_584_728),
+        ({"vit_hidden_size": 640, "vision_hidden_size": 320}, 659_199_744, 660_340_568),
+    ],
+)
+def test_a_tower_that_the_class_builds_without_a_section_is_counted(
+    more: dict[str, Any], towers: int, whole: int
+) -> None:
+    """As counted on the meta device: RADIO and its joint, whose width has an older name."""
+    assert not difference(NEMOTRON | more, towers, whole)
+
+
+@pytest.mark.parametrize("key", ["audio_config", "sound_config"])
+def test_with_a_tower_by_choice_that_is_not_known_no_tower_is_counted(key: str) -> None:
+    model = read(NEMOTRON | {key: {"num_hidden_layers": 1}})
+    assert model.tower_parameters == 0
+    assert any("other towers are not counted" in note for note in model.notes)
+
+
+def test_frames_that_the_whole_and_its_tower_say_otherwise_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(NEMOTRON | {"video_temporal_patch_size": 4})
+    expected = "video_temporal_patch_size: expected 2, as in vision_config, got 4"
+    assert [line for line in caught.value.lines() if expected in line]
+
+
+def test_experts_of_ernie_without_widths_are_as_wide_as_its_class_says() -> None:
+    raw = records()["ernie4_5_vl_moe"][0][0]
+    text = raw["text_config"]
+    less = {**raw, "text_config": {k: v for k, v in text.items() if k != "moe_intermediate_size"}}
+    said = {**raw, "text_config": {**text, "moe_intermediate_size": [1536, 512]}}
+    assert read(less).parameter_count == read(said).parameter_count
+    assert read(less).expert_size == 1536
+    for wrong in ([], [1536], None):
+        with pytest.raises(ConfigError, match="a width for text and one for images"):
+            read({**raw, "text_config": {**text, "moe_intermediate_size": wrong}})
+
+
 # --- in other formats, and over ranks -----------------------------------------------------------
 QWEN = {
     "model_type": "qwen2_5_vl",

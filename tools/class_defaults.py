@@ -29,6 +29,7 @@ NOISE = ("dropout", "drop", "eps", "epsilon", "_range", "theta", "_token_id", "_
          "return_", "transformers_version", "_token_ids")  # fmt: skip
 SIZES = ("hidden_size", "num_hidden_layers")
 LONGEST = 16
+MADE = ("moe_intermediate_size",)  # lists that a class makes where the file has none
 STRETCHED = ("linear", "dynamic", "yarn")
 ENCODERS = ("longformer",)  # masked language models that are no generating type, but are read
 
@@ -54,7 +55,15 @@ def defaults_of(config_class: type) -> dict[str, Any]:
         }
         | {key: None for key in ("sliding_window",) if key in found and found[key] is None}
         | stretched
+        | made_by(config_class, found)
     )
+
+
+def made_by(config_class: type, found: dict[str, Any]) -> dict[str, list[int]]:
+    """ERNIE 4.5 VL's two widths of experts: null in the class, and the same for every file."""
+    unsaid = [key for key in MADE if key in found and found[key] is None]
+    made = {key: getattr(config_class(), key, None) for key in unsaid}
+    return {key: value for key, value in made.items() if isinstance(value, list)}
 
 
 def stretched_by(config_class: type) -> dict[str, Any]:

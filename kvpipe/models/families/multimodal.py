@@ -85,7 +85,8 @@ def _experts(config: Config, layer: int, bias: bool) -> list[Weight]:
     number, shared = config.count("moe_num_experts"), config.number("moe_num_shared_experts")
     widths = config.numbers("moe_intermediate_size") or []
     if len(widths) != 2:
-        raise config.wrong("moe_intermediate_size", "a width for text and one for images", widths)
+        got = config.get("moe_intermediate_size")
+        raise config.wrong("moe_intermediate_size", "a width for text and one for images", got)
     found: list[Weight] = []
     for kind, width in zip(("text_moe", "vision_moe"), widths, strict=True):
         name = f"mlp.{kind}"

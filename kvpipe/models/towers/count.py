@@ -14,7 +14,7 @@ from typing import Any
 from kvpipe.models.config_file import ConfigFile
 from kvpipe.models.families.base import Config
 from kvpipe.models.families.classes import facts_of
-from kvpipe.models.towers.table import GIVEN, JOINTS, TOWERS
+from kvpipe.models.towers.table import GIVEN, JOINTS, SUPPLIED, TOWERS, UNCOUNTED
 from kvpipe.models.weight import Weight
 
 _PIECES = 5040  # divisible by every number of ranks that people use
@@ -32,7 +32,7 @@ def _facts() -> Mapping[str, Any]:
 def tower_parameters(file: ConfigFile, text: Config) -> int | None:
     """Of everything beside the text part; None where that is not known. ConfigError where a key of
     a tower is wrong."""
-    whole = _whole(file)
+    whole = _supplied(_whole(file))
     kind = str(whole.get("model_type"))
     if kind not in JOINTS or not _has_all(whole, kind):
         return None
@@ -65,8 +65,11 @@ def _sections(kind: str) -> Mapping[str, str]:
 
 
 def _has_all(whole: Mapping[str, Any], kind: str) -> bool:
-    """Whether the file has every section, but for those that its class leaves out, too."""
+    """Whether the file has every section, but for those that its class leaves out, too, and none
+    that is not counted."""
     absent = _facts()["absent"].get(kind, ())
+    if any(whole.get(key) is not None for key in UNCOUNTED.get(kind, ())):
+        return False
     return all(
         isinstance(whole.get(key), Mapping) or (key in absent and whole.get(key) is None)
         for key in _sections(kind)
@@ -82,6 +85,12 @@ def as_weight(parameters: int) -> Weight:
 def _whole(file: ConfigFile) -> Mapping[str, Any]:
     """What holds the towers: the innermost whole, or the file where it is flat."""
     return file.wholes[-1] if file.is_nested else file.raw
+
+
+def _supplied(whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The whole, with sections that its class builds where the file has none."""
+    sections = SUPPLIED.get(str(whole.get("model_type")), {})
+    return {**whole, **{k: v for k, v in sections.items() if whole.get(k) is None}}
 
 
 def _tower(whole: Mapping[str, Any], key: str, kind: str) -> tuple[str, Config]:

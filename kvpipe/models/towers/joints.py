@@ -6,6 +6,7 @@ whole, tower, text: their values. Types whose towers end as wide as the text hav
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from kvpipe.models._values import Values
 from kvpipe.models.families.base import Config
@@ -18,6 +19,10 @@ Tower = Callable[[Values], int | None]
 Joint = Callable[[Values, Values, Config], int]
 # What the class of the whole gives its sections, whatever the file says: section -> key -> value.
 Given = Callable[[Values, Config], Mapping[str, Mapping[str, int]]]
+# Sections that the class of the whole builds where the file has none: type -> section -> values.
+Supplied = Mapping[str, Mapping[str, Mapping[str, Any]]]
+# Sections by choice that nobody counts yet: with one of them the towers are not known.
+Uncounted = Mapping[str, tuple[str, ...]]
 
 
 def nothing(whole: Values, tower: Values, text: Config) -> int:

@@ -19,7 +19,7 @@ from kvpipe.models.towers import (
     vision,
     vits,
 )
-from kvpipe.models.towers.joints import Given, Joint, Tower
+from kvpipe.models.towers.joints import Given, Joint, Supplied, Tower, Uncounted
 
 TOWERS: Mapping[str, Tower] = {
     **vision.TOWERS,
@@ -49,3 +49,5 @@ JOINTS: Mapping[str, Joint] = {
     **speech.JOINTS,
 }
 GIVEN: Mapping[str, Given] = {**vits.GIVEN, **merged.GIVEN, **qformers.GIVEN, **speech.GIVEN}
+SUPPLIED: Supplied = vits.SUPPLIED
+UNCOUNTED: Uncounted = vits.UNCOUNTED

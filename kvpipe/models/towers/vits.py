@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from kvpipe.models._values import Values
 from kvpipe.models.families.base import Config
-from kvpipe.models.towers.joints import Given, Joint
+from kvpipe.models.towers.joints import Given, Joint, Supplied, Uncounted
 from kvpipe.models.towers.parts import (
     block,
     gated,
@@ -20,6 +20,7 @@ from kvpipe.models.towers.parts import (
 from kvpipe.models.towers.vision import idefics
 
 RATIOS = 8  # of an image's sides, which the class of Llama 3.2 Vision lists
+DEFAULT_VISION_HIDDEN_SIZE = 1280  # of Nemotron H Omni's class
 
 
 def janus(config: Values) -> int:
@@ -151,11 +152,21 @@ def radio(config: Values) -> int:
 
 
 def nemotron_h_omni(whole: Values, tower: Values, text: Config) -> int:
-    """Of patches side by side."""
+    """Of patches side by side. The class refuses a tower of other frames than the whole's."""
+    frames = tower.number("video_temporal_patch_size")
+    if whole.number("video_temporal_patch_size") != frames:
+        got = whole.number("video_temporal_patch_size")
+        raise whole.wrong("video_temporal_patch_size", f"{frames}, as in vision_config", got)
     merged = int(1 / ratio(whole, "downsample_ratio", 0.5)) ** 2
-    wide = whole.count("vision_hidden_size") * merged
+    wide = _vision_hidden_size(whole) * merged
     inner = whole.count("projector_hidden_size")
     return wide + wide * inner + inner * text.hidden_size
+
+
+def _vision_hidden_size(whole: Values) -> int:
+    """The older name counts where the newer one is missing or says the class's default."""
+    size, older = whole.count("vision_hidden_size"), whole.number("vit_hidden_size")
+    return older or size if size == DEFAULT_VISION_HIDDEN_SIZE else size
 
 
 def mllama(config: Values) -> int:
@@ -238,3 +249,7 @@ JOINTS: Mapping[str, Joint] = {
     "nemotron_h_omni": nemotron_h_omni,
 }
 GIVEN: Mapping[str, Given] = {"idefics2": as_wide_as_the_text}
+SUPPLIED: Supplied = {
+    "nemotron_h_omni": {"vision_config": {"model_type": "radio", "video_temporal_patch_size": 2}}
+}
+UNCOUNTED: Uncounted = {"nemotron_h_omni": ("audio_config", "sound_config")}
