@@ -487,13 +487,3 @@ def test_the_installed_library_is_asked_at_its_own_endpoint(
             )
         ).read()
     assert asked == ["https://hub.example"]
-
-
-def test_sizes_that_the_class_supplies_are_named() -> None:
-    """Of a file that was cut short: planned with 32 heads of its class, without a word."""
-    from kvpipe.models.config_file import config_file
-    from kvpipe.models.reading import read_geometry
-
-    cut = {"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28}
-    (note,) = [n for n in read_geometry(config_file(cut, "cut")).notes if "leaves out" in n]
-    assert "num_key_value_heads 32" in note and "hidden_size" not in note

@@ -751,6 +751,7 @@ def test_sizes_that_a_cut_file_leaves_to_its_class_are_named(tmp_path: Path) -> 
     (note,) = [note for note in read(tmp_path, cut).notes if "leaves out sizes" in note]
     for said in ("num_attention_heads=32", "intermediate_size=22016", "vocab_size=151936"):
         assert said in note
+    assert "hidden_size" not in note
     whole = {"num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944}
     whole = {**cut, **whole, "vocab_size": 152064}
     assert not any("leaves out sizes" in note for note in read(tmp_path, whole).notes)

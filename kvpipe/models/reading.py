@@ -151,7 +151,6 @@ def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> Model
                 *_notes(file, family, weight_bytes, towers),
                 *_supplied(config),
                 *_yarn(config),
-                *_left_to_class(file, family, config),
                 *(_unknown_keys(file) if by_keys else []),
             ]
         ),
@@ -221,29 +220,6 @@ def _yarn(config: Config) -> list[str]:
     ]
 
 
-_TELLING = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "intermediate_size", "vocab_size",
-)  # fmt: skip
-
-
-def _left_to_class(file: ConfigFile, family: Family, config: Config) -> list[str]:
-    """Sizes of which the file says nothing and the class's own are taken: right for a file that
-    was published so, wrong for one that was cut short."""
-    said = Config(file.text, aliases=family.aliases)
-    supplied = [
-        f"{config.written_name(key)}={value}"
-        for key in _TELLING
-        if said.get(key, _NOTHING) is _NOTHING and isinstance(value := config.get(key), int)
-    ]
-    if not supplied:
-        return []
-    return [f"config.json leaves out sizes, its class supplies {', '.join(supplied)}"]
-
-
-_NOTHING = object()
-
-
 def _unknown_keys(file: ConfigFile) -> list[str]:
     """How a type without a family was read, and what of its file was not."""
     keys = unknown_keys(file.text)
@@ -300,8 +276,8 @@ _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_va
 def _supplied(config: Config) -> Iterator[str]:
     """A file that was cut short is read as its class reads it, as one that relies on it is."""
     if keys := config.supplied(_SIZES):
-        said = ", ".join(f"{key} {config.get(key)}" for key in keys)
-        yield f"config.json leaves out, and its class supplies: {said}"
+        said = ", ".join(f"{config.written_name(key)}={config.get(key)}" for key in keys)
+        yield f"config.json leaves out sizes, its class supplies {said}"
 
 
 def _notes(
