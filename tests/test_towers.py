@@ -144,6 +144,29 @@ def test_frames_that_the_whole_and_its_tower_say_otherwise_are_named() -> None:
     assert [line for line in caught.value.lines() if expected in line]
 
 
+def test_voxtral_without_its_section_has_the_tower_of_its_class() -> None:
+    text = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "head_dim": 24,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 8,
+        "vocab_size": 512,
+    }  # fmt: skip
+    raw = {"model_type": "voxtral", "text_config": text}
+    assert not difference(raw, 637_300_736, 637_662_272)
+
+
+def test_a_name_that_steps_class_overwrites_says_nothing_of_its_experts() -> None:
+    """num_local_experts is set before n_routed_experts, whose default of 288 then takes its place;
+    moe_num_experts, as published, comes after."""
+    raw = records()["step3p7"][0][0]
+    text = {k: v for k, v in raw["text_config"].items() if k != "n_routed_experts"}
+
+    def count(**more: int) -> int | None:
+        return read({**raw, "text_config": {**text, **more}}).parameter_count
+
+    assert count(num_local_experts=4) == count(n_routed_experts=288)
+    assert count(moe_num_experts=4) == count(n_routed_experts=4) != count(num_local_experts=4)
+
+
 def test_experts_of_ernie_without_widths_are_as_wide_as_its_class_says() -> None:
     raw = records()["ernie4_5_vl_moe"][0][0]
     text = raw["text_config"]

@@ -149,12 +149,24 @@ def pattern_of(config_class: type) -> list[str] | None:
 
 def entry(config_class: type) -> dict[str, Any]:
     found: dict[str, Any] = {"defaults": defaults_of(config_class)}
-    if aliases := dict(getattr(config_class, "attribute_map", {}) or {}):
+    if aliases := aliases_of(config_class):
         found["aliases"] = aliases
     pattern = pattern_of(config_class)
     if pattern or derives_types(config_class):
         found["pattern"] = pattern
     return found
+
+
+def aliases_of(config_class: type) -> dict[str, str]:
+    """Other names of keys. One that is a field of its own before the key is none: the key, set
+    after it, overwrites it even where the file leaves it out (Step's num_local_experts)."""
+    order = {field.name: number for number, field in enumerate(fields(config_class))}
+    named = dict(getattr(config_class, "attribute_map", {}) or {})
+    return {
+        other: own
+        for other, own in named.items()
+        if not (other in order and own in order and order[other] < order[own])
+    }
 
 
 def derives_types(config_class: type) -> bool:

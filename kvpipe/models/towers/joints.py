@@ -174,3 +174,4 @@ JOINTS: Mapping[str, Joint] = {
         nothing,
     ),
 }  # fmt: skip
+SUPPLIED: Supplied = {"voxtral": {"audio_config": {"model_type": "voxtral_encoder"}}}

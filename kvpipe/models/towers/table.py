@@ -49,5 +49,5 @@ JOINTS: Mapping[str, Joint] = {
     **speech.JOINTS,
 }
 GIVEN: Mapping[str, Given] = {**vits.GIVEN, **merged.GIVEN, **qformers.GIVEN, **speech.GIVEN}
-SUPPLIED: Supplied = vits.SUPPLIED
+SUPPLIED: Supplied = {**joints.SUPPLIED, **vits.SUPPLIED}
 UNCOUNTED: Uncounted = vits.UNCOUNTED
