@@ -19,7 +19,7 @@ from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose, of_log_alone
 from kvpipe.commands.other_engine import log_of_another, of_another
 from kvpipe.commands.sglang_line import of_planned_line
-from kvpipe.commands.trouble import Trouble
+from kvpipe.commands.trouble import NO_TROUBLE, Trouble
 from kvpipe.engines.other_servers import OTHER_SERVERS, server_of_another
 from kvpipe.engines.pasted import read_pasted
 from kvpipe.errors import ConfigError, Problem
@@ -111,7 +111,7 @@ def told(found: Diagnosis, width: int) -> Iterator[Line]:
     yield from about
     yield from chain.from_iterable(memory)
     if not troubles:
-        yield Line("nothing is wrong that kvpipe knows of", "good")
+        yield Line(NO_TROUBLE, "good")
     yield from chain.from_iterable((*troubles[:1], *others))
     if left := len(troubles[1:]) - len(others):
         yield Line(f"  {left} more in diagnosis.json", "faint")
