@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from kvpipe.answers.remedies import ways_out, ways_told
+from kvpipe.answers.remedies import ways_out
 from kvpipe.answers.together import together
 from kvpipe.answers.trials import ANY, Goal
+from kvpipe.answers.ways_in_words import ways_told
 from kvpipe.cache.plan import Plan
 from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared

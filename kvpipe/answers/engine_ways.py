@@ -11,8 +11,9 @@ from itertools import islice
 from typing import Any
 
 from kvpipe.answers.engine_question import question_of
-from kvpipe.answers.remedies import MOST_NAMED, MOST_RANKS, ways_told
+from kvpipe.answers.remedies import MOST_NAMED, MOST_RANKS
 from kvpipe.answers.trials import asked_of_a_copy
+from kvpipe.answers.ways_in_words import ways_told
 from kvpipe.engines.base import Engine
 from kvpipe.engines.plan import EnginePlan, plan_engine
 from kvpipe.engines.planned import PlannedEngine, halvings

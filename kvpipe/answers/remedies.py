@@ -5,10 +5,10 @@ A plan costs about a millisecond (preparing it four), so candidates are tried, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
 from kvpipe.answers.log_memory import share_is_known
 from kvpipe.answers.trials import ANY, Goal, Trial, asked_of_a_copy, tried
@@ -24,9 +24,7 @@ LENGTH = "scheduler.max_model_len"
 MOST_NAMED = 5  # ways out that a message names
 HIGHEST_SHARE = 97  # hundredths of a card that may be advised; more leaves no room for the rest
 MOST_RANKS = 16
-FITS, MAY_FIT = "Planned, and fits", "Planned, and may fit, since the memory is an estimate"
 SURELY_RUNS = "the longest that surely runs"
-NONE_FITS = "No single change of settings makes it fit"
 _CONVERTS_FP8 = (8, 0)  # compute capability: vLLM reads weights of 8 bits from there on
 
 
@@ -72,41 +70,6 @@ def advice(
 def surest(find: Callable[[Goal], Advice | None], goal: Goal = ANY) -> Advice | None:
     """What surely meets the goal; else what meets it by the middle of an estimate."""
     return find(replace(goal, surely=True)) or find(goal)
-
-
-class Way(Protocol):
-    """written: the changes, as the user would type them. is_sure: at the low end of an estimate,
-    too."""
-
-    @property
-    def changes(self) -> Mapping[str, Any]: ...
-    @property
-    def written(self) -> str: ...
-    @property
-    def promise(self) -> str: ...
-    @property
-    def is_sure(self) -> bool: ...
-
-
-def ways_told(ways: Sequence[Way]) -> tuple[str, tuple[Mapping[str, Any], ...]]:
-    """Planned ways in one line, and as changes."""
-    said = [(f"{way.written} ({way.promise})", way.is_sure) for way in ways]
-    return in_a_sentence(by_sureness(said, "; ")), tuple({**way.changes} for way in ways)
-
-
-def by_sureness(ways: Sequence[tuple[str, bool]], joint: str) -> str:
-    """Ways in words, those that surely fit before those that fit by the middle of an
-    estimate."""
-    parts = (
-        (word, joint.join(way for way, is_sure in ways if is_sure == sure))
-        for word, sure in ((FITS, True), (MAY_FIT, False))
-    )
-    return ". ".join(f"{word}: {said}" for word, said in parts if said) or NONE_FITS
-
-
-def in_a_sentence(line: str) -> str:
-    """After other words."""
-    return line[0].lower() + line[1:]
 
 
 def ways_out(prepared: Prepared, goal: Goal = ANY) -> list[Advice]:

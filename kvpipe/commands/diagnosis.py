@@ -13,9 +13,10 @@ from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
 from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
-from kvpipe.answers.remedies import by_sureness, ways_out
+from kvpipe.answers.remedies import ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.answers.served import held_at_high_end, straddling_words
+from kvpipe.answers.ways_in_words import by_sureness
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.full_cache import of_full_cache
 from kvpipe.commands.full_card import of_full_card

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvpipe.answers.more_room import more_tokens
-from kvpipe.answers.remedies import by_sureness, in_a_sentence
+from kvpipe.answers.ways_in_words import by_sureness, in_a_sentence
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import words_of
 from kvpipe.logs.engine_log import EngineLog

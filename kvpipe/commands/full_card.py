@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from math import floor
 from typing import Any
 
-from kvpipe.answers.remedies import advice, by_sureness, ways_out
+from kvpipe.answers.remedies import advice, ways_out
+from kvpipe.answers.ways_in_words import by_sureness
 from kvpipe.commands.beside_the_cache import smaller_cache, told_smaller
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import words_of

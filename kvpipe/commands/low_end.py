@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvpipe.answers.more_room import more_room
-from kvpipe.answers.remedies import LENGTH, Advice, by_sureness, ways_out
+from kvpipe.answers.remedies import LENGTH, Advice, ways_out
 from kvpipe.answers.trials import Goal
+from kvpipe.answers.ways_in_words import by_sureness
 from kvpipe.commands.told_ways import distinct_ways, told_way
 from kvpipe.commands.trouble import Trouble
 from kvpipe.pipeline import Prepared
