@@ -16,6 +16,8 @@ from kvpipe.pipeline import Prepared
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import verdict_of
 
+_MOST_TOLD = 4  # ways, in a diagnosis of 20 lines
+
 
 def of_low_end(prepared: Prepared, report: ReportInput | None) -> Iterator[Trouble]:
     """report: of the run with what was pasted (None: it was refused)."""
@@ -35,4 +37,4 @@ def _sure_ways(prepared: Prepared) -> list[Advice]:
     """Those that keep the length before those that shorten it: this line may serve as it is."""
     found = [*ways_out(prepared, Goal(surely=True)), *more_room(prepared)]
     ways = [way for way in distinct_ways(found) if way.is_sure]
-    return sorted(ways, key=lambda way: LENGTH in way.changes)
+    return sorted(ways, key=lambda way: LENGTH in way.changes)[:_MOST_TOLD]
