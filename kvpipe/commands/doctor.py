@@ -106,7 +106,7 @@ def told(found: Diagnosis, width: int) -> Iterator[Line]:
     troubles = [_of_trouble(trouble, width) for trouble in found.troubles]
     paste = list(_of_paste(found, width))
     room = MOST_LINES - sum(map(len, (about, paste, *troubles[:1])))
-    memory = list(_within(rest, room))
+    memory = list(_within(rest, room - bool(troubles[1:])))  # a line says how many more
     others = list(_within(troubles[1:], room - sum(map(len, memory)) - 1))
     yield from about
     yield from chain.from_iterable(memory)
