@@ -60,6 +60,7 @@ def test_a_device_without_bandwidth_shows_no_time_and_gives_no_verdict_on_it(
     """A thousand requests a second would be overload by any clock that is known."""
     monkeypatch.chdir(tmp_path)
     words = ["replay", *MODEL, *NO_BANDWIDTH, *SMALL, "trace.requests_per_second=1000"]
+    words += ["scheduler.max_num_seqs=1"]
     assert run([*words, "hydra.run.dir=out"]) == 0
     out = capsys.readouterr().out
     assert not any(word in out for word in ("first token", "each token", "overloaded", "wait  "))
