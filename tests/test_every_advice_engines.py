@@ -99,7 +99,10 @@ def serves_at_worst(words: list[str]) -> bool:
         plan = plan_engine(engine, replace(asked, end="low", activations=most_of_a_step))
     except DoesNotFit:
         return False
-    over = max(rank.over_at_worst_bytes for rank in profile_ranks(prepared).ranks)
+    try:
+        over = max(rank.over_at_worst_bytes for rank in profile_ranks(prepared).ranks)
+    except DoesNotFit:  # nothing is left of vLLM's share of the card, which is not this engine's
+        over = 0
     users = asked_of_a_copy(prepared)
     return not over and plan.users.peak >= 1 and plan.users.steady >= users
 
