@@ -179,7 +179,7 @@ def test_a_refusal_has_its_verdict_on_stdout_and_why_on_stderr(capsys) -> None:
     for report in ("text", "full"):
         assert run([*said, f"report={report}"]) == 1
         told = capsys.readouterr()
-        assert told.out == "MAY NOT FIT: 32,768 tokens on h100_80gb\n"
+        assert told.out == "MAY NOT FIT (not at the best value): 32,768 tokens on h100_80gb\n"
         assert "needs 2,049 blocks" in told.err
     assert run(["llama-3.1-70b", "--on", "l4", "--context", "32k", "--users", "4"]) == 1
     assert capsys.readouterr().out == "DOES NOT FIT: 4 users of 32,768 tokens on l4\n"

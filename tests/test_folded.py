@@ -78,5 +78,5 @@ def test_the_document_of_a_large_plan_is_small_and_whole(request_, at_most, tmp_
     result.save(tmp_path)
     text = (tmp_path / "plan.json").read_text()
     whole = json.loads(json.dumps(plan_document(report_input(result))))
-    assert unfolded(json.loads(text)) == whole
+    assert unfolded(json.loads(text)) == whole | {"exit_code": 0}
     assert len(text) <= at_most
