@@ -109,8 +109,9 @@ def test_advice_for_copies_serves_the_users_that_were_asked_for(capsys) -> None:
 def test_the_replicas_of_a_fleet_are_its_copies(capsys) -> None:
     """parallel.data_parallel_size is not counted beside them."""
     words = ["find", "llama", "want.device=[h100]", "want.requests=100", "want.length=8192"]
-    one, two = (answered(capsys, *words, f"parallel.data_parallel_size={n}")[1] for n in (1, 2))
-    assert one["fleets"] == two["fleets"] and "data-parallel" not in str(two["fleets"])
+    assert "data-parallel" not in str(answered(capsys, *words)[1]["fleets"])
+    assert run([*words, "parallel.data_parallel_size=2"]) == 2
+    assert "parallel.data_parallel_size: expected nothing beside want" in capsys.readouterr().err
 
 
 def test_the_scheduler_stands_beside_memory_in_one_line(capsys) -> None:

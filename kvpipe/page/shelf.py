@@ -66,6 +66,8 @@ class Shelf:
         """What is told of a file: with the name it is shown by, not the place where it is kept."""
         for file in sorted(self._files, key=lambda file: len(str(file.path)), reverse=True):
             text = text.replace(str(file.path), file.name)
+            if file.path.is_relative_to(self._dropped.name):  # a command serves its folder
+                text = text.replace(str(file.path.parent), file.name)
         return text
 
     def drop(self, name: str, content: bytes) -> int:
