@@ -96,8 +96,8 @@ def _of_blocks(made: Prepared, profile: MemoryProfile) -> tuple[Position, BlockP
         raise
     report, high = planned_report(made, profile, plan), capacity_at_high_end(plan, profile)
     if high and high.requests_running:
-        most_bytes = min(most_memory(profile))
-        report = replace(report, held_at_most=Held(users=1, cache_bytes=most_bytes))
+        held = Held(users=high.requests_running, cache_bytes=min(most_memory(profile)))
+        report = replace(report, held_at_most=held)
     rank = _drawn(plan)
     memory, copies = profile.ranks[rank], replicas_of(made.resolved)
     one, two = (split_running(plan, rank, memory, n, copies) for n in (1, 2))

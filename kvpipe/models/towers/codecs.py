@@ -7,7 +7,7 @@ from math import log2
 
 from kvpipe.models._values import Values
 from kvpipe.models.families.base import Config
-from kvpipe.models.towers.joints import Joint
+from kvpipe.models.towers.joints import Joint, nothing
 from kvpipe.models.towers.parts import layer_norm, linear, square
 
 FRAMES, DOWN_FRAMES = 3, 4  # that a convolution over time sees; one that halves their number
@@ -146,10 +146,6 @@ def _emu3_decoder(config: Values, latent: int, codes: int) -> int:
     total += sum(square(size, size, True) for size in levels[1:])
     ends = _spatial_norm(codes, first) + square(first, config.count("out_channels"), True)
     return total + ends
-
-
-def nothing(whole: Values, tower: Values, text: Config) -> int:
-    return 0
 
 
 TOWERS: Mapping[str, Callable[[Values], int]] = {"janus_vqgan": janus, "emu3_vqgan": emu3}

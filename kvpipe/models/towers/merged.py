@@ -7,7 +7,7 @@ from math import prod
 
 from kvpipe.models._values import Values
 from kvpipe.models.families.base import Config
-from kvpipe.models.towers.joints import Given, Joint
+from kvpipe.models.towers.joints import Given, Joint, nothing
 from kvpipe.models.towers.joints import internvl as internvl_joint
 from kvpipe.models.towers.parts import block, gated, layer_norm, linear, patches, places
 from kvpipe.models.towers.vision import internvl
@@ -144,10 +144,6 @@ def hunyuan(config: Values) -> int:
 
 def as_wide_as_the_text(whole: Values, text: Config) -> Mapping[str, Mapping[str, int]]:
     return {"vision_config": {"text_hidden_size": text.hidden_size}}
-
-
-def nothing(whole: Values, tower: Values, text: Config) -> int:
-    return 0
 
 
 TOWERS: Mapping[str, Callable[[Values], int]] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from kvpipe.models._values import Values
 from kvpipe.models.families.base import Config
-from kvpipe.models.towers.joints import Given, Joint, Supplied, Uncounted
+from kvpipe.models.towers.joints import Given, Joint, Supplied, Uncounted, nothing
 from kvpipe.models.towers.parts import (
     block,
     gated,
@@ -215,10 +215,6 @@ def molmo2_adapter(config: Values) -> int:
     bias = config.flag("mlp_bias")
     out = config.count("text_hidden_size")
     return _own_heads(config, size, seen) + 2 * linear(size, inner, bias) + inner * out
-
-
-def nothing(whole: Values, tower: Values, text: Config) -> int:
-    return 0
 
 
 TOWERS: Mapping[str, Callable[[Values], int]] = {
