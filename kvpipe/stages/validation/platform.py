@@ -7,7 +7,7 @@ problems are collected and raised once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,22 +19,23 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.models.base import ModelGeometry, ModelReader
 from kvpipe.models.formats.base import WeightFormat
-from kvpipe.notes import Hint, Note, Proposal
-from kvpipe.plugins import SPECS
+from kvpipe.notes import Note
 from kvpipe.request.config import RunConfig
-from kvpipe.specs.base import RequestLimits, SpecContext
+from kvpipe.specs.base import SpecContext
+from kvpipe.stages.validation._advice import advice
 from kvpipe.stages.validation._block_sizes import BlockSizes, default_block_size
 from kvpipe.stages.validation._dtypes import ResolvedDtypes, packed_dtype, resolve_dtypes
 from kvpipe.stages.validation._engine_defaults import StepSizes, resolve_sizes
 from kvpipe.stages.validation._experts import check_experts
+from kvpipe.stages.validation._lengths import max_model_len, request_limits
+from kvpipe.stages.validation._parallel import check_parallel, resolved_parallel
 from kvpipe.stages.validation._scaled_rows import row_notes, row_problems, scaled_rows
-from kvpipe.stages.validation.base import ResolvedDevice, ResolvedParallel, ResolvedRun
+from kvpipe.stages.validation._what_if import asked_what_if
+from kvpipe.stages.validation.base import ResolvedDevice, ResolvedRun
 from kvpipe.stages.validation.device import resolve_backend, resolve_device
 from kvpipe.stages.validation.layers import Layer, WhatIf, as_released, build_layers, to_ranks
 
 T = TypeVar("T")
-NATIVE = "native"  # attention=native: the layers as published
-WINDOWED = "sliding"  # the attention choice that cache.sliding_window makes by itself
 
 
 class PlatformValidation:
@@ -67,52 +68,29 @@ class _Resolution:
         return self.config.plugins["engine"].make(Engine).rules
 
     def resolve(self) -> ResolvedRun:
-        config = self.config
-        model = self.attempt(lambda: self.model())
+        config, parallel = self.config, self.config.parallel
+        model = self.attempt(self.model)
         # Only backends that run on GPUs have an index (backends/base.py).
         gpu_index: int = getattr(config.plugins["backend"].options, "gpu_index", 0)
         device = self.attempt(lambda: resolve_device(config.device, gpu_index))
-        self.attempt(self.check_parallel)
-        what_if = self.attempt(self.what_if)
-        backend = None
-        if device is not None:
-            here = device
-            name = config.plugins["backend"].name
-            backend = self.attempt(lambda: resolve_backend(name, here))
+        self.attempt(lambda: check_parallel(parallel))
+        what_if = self.attempt(lambda: asked_what_if(config))
+        backend = self.backend(device) if device is not None else None
         if model is None or device is None:
             raise ConfigError(self.problems)
         self.attempt(lambda: check_experts(config, model))
-        sizes = resolve_sizes(config, device, self.max_model_len(model))
-        lengths = self.attempt(lambda: self.lengths(model, sizes))
-        dtypes = resolve_dtypes(
-            config.plugins["model"].options.dtype,
-            model,
-            config.cache,
-            device,
-            self.rules.version,
-        )
+        sizes = resolve_sizes(config, device, max_model_len(config.scheduler, model))
+        limits = self.attempt(lambda: request_limits(config, self.rules, model, sizes))
+        dtypes = resolve_dtypes(self.asked_dtype, model, config.cache, device, self.rules.version)
         self.notes += [*map(_note, model.notes), *dtypes.notes, *sizes.notes]
-        length = lengths.max_model_len if lengths else model.context_length
-        layers = self.attempt(lambda: self.layers(model, device, dtypes, what_if, length))
-        ranks = self.attempt(lambda: to_ranks(model, layers or [], config.parallel))
-        self.problems += refused_arguments(
-            Arguments(
-                max_num_batched_tokens=sizes.max_num_batched_tokens,
-                max_num_seqs=sizes.max_num_seqs,
-                dtype=config.plugins["model"].options.dtype,
-                compute_capability=device.compute_capability,
-                latent_dtype=dtypes.cache if _stores_latent(layers or []) else "",
-                only_packed=model.kv_dtype == "fp8_ds_mla",
-                tp=config.parallel.tensor_parallel_size,
-                dcp=config.parallel.decode_context_parallel_size,
-                heads=model.num_attention_heads,
-                kv_heads=0 if _stores_latent(layers or []) else _kv_heads(model),
-            ),
-            self.rules.version,
-        )
-        if self.problems or lengths is None or backend is None or ranks is None:
+        length = limits.max_model_len if limits else model.context_length
+        layers = self.attempt(lambda: self.layers(model, device, dtypes, what_if, length)) or []
+        ranks = self.attempt(lambda: to_ranks(model, layers, parallel))
+        arguments = self.arguments(model, device, dtypes, sizes, layers)
+        self.problems += refused_arguments(arguments, self.rules.version)
+        if self.problems or limits is None or backend is None or ranks is None:
             raise ConfigError(self.problems)
-        self.advise(model, what_if)
+        self.notes += advice(config, model, what_if)
         return ResolvedRun(
             model=model,
             served_dtype=dtypes.served,
@@ -120,9 +98,9 @@ class _Resolution:
             device=device,
             backend=backend[0],
             backend_reason=backend[1],
-            parallel=self.parallel(),
+            parallel=resolved_parallel(parallel),
             ranks=ranks,
-            limits=lengths,
+            limits=limits,
             fit=config.scheduler.max_model_len == "auto",
             max_num_seqs=sizes.max_num_seqs,
             gpu_memory_utilization=sizes.gpu_memory_utilization,
@@ -139,6 +117,16 @@ class _Resolution:
             self.problems += [p for p in error.problems if (p.key, p.got) not in known]
             return None
 
+    @property
+    def asked_dtype(self) -> str:
+        dtype: str = self.config.plugins["model"].options.dtype
+        return dtype
+
+    def backend(self, device: ResolvedDevice) -> tuple[str, str] | None:
+        """Its name and why it was taken."""
+        name = self.config.plugins["backend"].name
+        return self.attempt(lambda: resolve_backend(name, device))
+
     def model(self) -> ModelGeometry:
         """The model as the planned release reads it, its weights as they are to be stored."""
         plugins = self.config.plugins
@@ -148,93 +136,29 @@ class _Resolution:
         stored = plugins["weights"].make(WeightFormat).stored(published)
         return as_released(stored, self.rules.version)
 
-    # --- parallel, lengths, what-if ---------------------------------------------------------------
-    def parallel(self) -> ResolvedParallel:
-        parallel = self.config.parallel
-        return ResolvedParallel(
-            tp=parallel.tensor_parallel_size,
-            pp=parallel.pipeline_parallel_size,
-            dcp=parallel.decode_context_parallel_size,
-            dp=parallel.data_parallel_size,
-            expert_parallel=parallel.enable_expert_parallel,
-        )
-
-    def check_parallel(self) -> None:
-        parallel = self.parallel()
-        if parallel.tp % parallel.dcp:
-            raise ConfigError(
-                Problem(
-                    "parallel.decode_context_parallel_size",
-                    f"a divisor of tensor_parallel_size {parallel.tp}, whose ranks it shares",
-                    str(parallel.dcp),
-                )
-            )
-        sizes, ranks = self.config.parallel.rank_memory_bytes, parallel.tp * parallel.pp
-        if sizes is not None and len(sizes) != ranks:
-            raise ConfigError(
-                Problem(
-                    "parallel.rank_memory_bytes",
-                    f"one size for each of {ranks} ranks",
-                    f"{len(sizes)} sizes",
-                )
-            )
-
-    def max_model_len(self, model: ModelGeometry) -> int:
-        asked = self.config.scheduler.max_model_len
-        return model.context_length if asked == "auto" else asked
-
-    def lengths(self, model: ModelGeometry, sizes: StepSizes) -> RequestLimits:
-        scheduler, length = self.config.scheduler, self.max_model_len(model)
-        if length > model.context_length:
-            raise ConfigError(
-                Problem(
-                    "scheduler.max_model_len",
-                    f"at most the model's context of {model.context_length:,} tokens",
-                    f"{length:,} tokens",
-                )
-            )
-        encoder = scheduler.max_encoder_tokens
-        if encoder == "auto":
-            encoder = self.rules.encoder_tokens(model.encoder_tokens, sizes.max_num_batched_tokens)
-        return RequestLimits(
-            max_model_len=length,
+    def arguments(
+        self,
+        model: ModelGeometry,
+        device: ResolvedDevice,
+        dtypes: ResolvedDtypes,
+        sizes: StepSizes,
+        layers: Sequence[Layer],
+    ) -> Arguments:
+        """What the planned engine would be started with, as far as it may refuse it."""
+        is_latent, parallel = _stores_latent(layers), self.config.parallel
+        return Arguments(
             max_num_batched_tokens=sizes.max_num_batched_tokens,
-            max_encoder_tokens=encoder,
-            max_concurrent_batches=sizes.max_concurrent_batches,
-            num_lookahead_tokens=scheduler.num_speculative_tokens,
-            dcp=self.config.parallel.decode_context_parallel_size,
-            mamba_cache_mode=self.config.cache.mamba_cache_mode,
+            max_num_seqs=sizes.max_num_seqs,
+            dtype=self.asked_dtype,
+            compute_capability=device.compute_capability,
+            latent_dtype=dtypes.cache if is_latent else "",
+            only_packed=model.kv_dtype == "fp8_ds_mla",
+            tp=parallel.tensor_parallel_size,
+            dcp=parallel.decode_context_parallel_size,
+            heads=model.num_attention_heads,
+            kv_heads=0 if is_latent else _kv_heads(model),
         )
 
-    def what_if(self) -> WhatIf | None:
-        """attention=<kind>, or the window that cache.sliding_window asks for by itself."""
-        attention, window = self.config.attention, self.config.cache.sliding_window
-        own = {"sliding_window": window}
-        if attention.spec == NATIVE:
-            asked = WhatIf(spec=WINDOWED, options=own, key="cache.sliding_window")
-            return asked if window else None
-        takes_it = attention.spec in SPECS and SPECS.get(attention.spec).reads_cache_window
-        if takes_it and window is None:
-            raise ConfigError(
-                Problem(
-                    "cache.sliding_window",
-                    f"a window in tokens, since attention={attention.spec}",
-                    "null",
-                    "set cache.sliding_window=4096",
-                )
-            )
-        if window is not None and not takes_it:
-            raise ConfigError(
-                Problem(
-                    "cache.sliding_window",
-                    f"null, since attention={attention.spec}",
-                    f"{window} tokens",
-                    "leave one of the two out",
-                )
-            )
-        return WhatIf(spec=attention.spec, options=attention.options, key="attention.options")
-
-    # --- layers and their block sizes -------------------------------------------------------------
     def layers(
         self,
         model: ModelGeometry,
@@ -302,35 +226,8 @@ class _Resolution:
                 )
             )
 
-    # --- advice -----------------------------------------------------------------------------------
-    def advise(self, model: ModelGeometry, what_if: WhatIf | None) -> None:
-        cache = self.config.cache
-        if what_if is not None:
-            self.notes.append(
-                Note(text=f"what-if: layers are planned as {what_if.spec}, not as published")
-            )
-        if what_if is not None and (cache.sliding_window or 0) >= model.context_length:
-            self.notes.append(
-                Note(
-                    text=f"the window of {cache.sliding_window:,} tokens covers the whole context "
-                    f"of {model.context_length:,}: it frees nothing",
-                    knob="cache.sliding_window",
-                    is_warning=True,
-                )
-            )
-        if cache.gpu_memory_utilization == 1.0:
-            self.notes.append(
-                Hint(
-                    about="a share of the whole card",
-                    text="utilization 1.0 leaves nothing for what is not accounted for: expect "
-                    "out-of-memory errors",
-                    proposals=(Proposal(changes={"cache.gpu_memory_utilization": 0.95}),),
-                    is_warning=True,
-                )
-            )
 
-
-def _stores_latent(layers: list[Layer]) -> bool:
+def _stores_latent(layers: Sequence[Layer]) -> bool:
     arrays = (array for _, spec in layers for array in spec.page_arrays())
     return any(array.name == "latent" for array in arrays)
 
