@@ -22,6 +22,7 @@ from kvpipe.errors import ConfigError
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.families import families
 from kvpipe.models.hf import PLUGIN
+from kvpipe.models.hub import fetch_config, fetch_tensor_table
 from kvpipe.models.parameters import rank_parameters
 from kvpipe.models.preset import Preset
 from kvpipe.models.weight import Ranks
@@ -41,6 +42,13 @@ def read_place(**options: Any) -> ModelGeometry:
     defaults = {"reader": "hf", "dtype": "auto", "path": None, "repo": None}
     more = {"probe": False, "draft": None}
     return PLUGIN(PLUGIN.Options(**(defaults | more | options))).read()
+
+
+@pytest.fixture(autouse=True)
+def _another_hub() -> None:
+    """A process asks for a repository once; each test has its own Hub."""
+    fetch_config.cache_clear()
+    fetch_tensor_table.cache_clear()
 
 
 def published(name: str) -> dict[str, Any]:
@@ -166,6 +174,16 @@ def test_qwen2_has_no_window_unless_it_is_switched_on(tmp_path: Path) -> None:
 def test_a_window_of_0_is_off(tmp_path: Path) -> None:
     raw = small("qwen2_moe", sliding_window=0, use_sliding_window=True, max_window_layers=0)
     assert kinds(read(tmp_path, raw)) == ["full", "full"]
+
+
+def test_windows_that_a_llamas_file_lists_are_obeyed_as_the_cache_of_transformers_does(
+    tmp_path: Path,
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    raw = small("llama", sliding_window=4, layer_types=["full_attention", "sliding_attention"])
+    made = transformers.DynamicCache(config=transformers.AutoConfig.for_model(**raw))
+    assert [layer.is_sliding for layer in made.layers] == [False, True]
+    assert windows(read(tmp_path, raw)) == [None, 4]
 
 
 def test_gemma_3_without_layer_types_has_five_windows_to_a_full_layer(tmp_path: Path) -> None:
@@ -363,6 +381,8 @@ def test_a_missing_dtype_is_the_classes_float32_and_the_report_can_say_so(tmp_pa
         ),
         (small("gemma2", layer_types=["full_attention", "odd"]), "got 'odd'$"),
         (small("gemma2", layer_types=["full_attention"]), "expected 2 entries .* got 1"),
+        (small("qwen3", layer_types=["full_attention", "odd"]), "full or sliding .* got 'odd'$"),
+        (small("llama", layer_types=["full_attention", "odd"]), "got 'odd'$"),
         (small("llama", hidden_size="big"), r"hidden_size\): expected a whole number .* got 'big'"),
         (small("llama", num_hidden_layers=0), r"num_hidden_layers\): .* got 0"),
         (small("bamba", layers_block_type=["mamba", "rnn"]), "got 'rnn'$"),

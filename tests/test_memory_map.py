@@ -17,10 +17,10 @@ from kvpipe.front.main import run
 from kvpipe.report.accounts import CAUSES, KV_CAUSES, split_bytes
 from kvpipe.report.document import plan_document
 from kvpipe.report.drawing import BAR_WIDTH, WIDTH
-from kvpipe.report.json_ import dumps
 from kvpipe.report.map_style import COLOURS, HATCHED, LIGHT_TEXT, STYLE
 from kvpipe.report.memory_map import MOST_ROWS, memory_map
 from kvpipe.report.run_input import Headline, ReportInput
+from kvpipe.text.strict_json import strict_json
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLANS = {
@@ -39,7 +39,7 @@ PLANS = {
 
 def documents(report: ReportInput) -> tuple[dict, ElementTree.Element]:  # type: ignore[type-arg]
     """The document as a reader of the file gets it, and its parsed drawing."""
-    document = json.loads(dumps(plan_document(report)))
+    document = json.loads(strict_json(plan_document(report)))
     return document, ElementTree.fromstring(memory_map(document))
 
 

@@ -13,9 +13,10 @@ from model_facts import configs, models, recorded_layers, stored_layers
 import kvpipe.models.probe
 from kvpipe.errors import ConfigError
 from kvpipe.models.config_file import ConfigFile, parse_config
-from kvpipe.models.hf import PLUGIN, read_geometry
+from kvpipe.models.hf import PLUGIN
 from kvpipe.models.probe.as_engine import probe, probed_model
 from kvpipe.models.probe.needs import KVNeed, LayerNeeds
+from kvpipe.models.reading import read_geometry
 
 CERTAIN = sorted(name for name, entry in models().items() if entry["certain"])
 # The quickest of each kind of cache; the others are of the full tier.

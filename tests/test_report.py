@@ -46,7 +46,7 @@ from kvpipe.report.document import plan_document
 from kvpipe.report.engine_lines import difference
 from kvpipe.report.folded import unfolded
 from kvpipe.report.full import FullReport
-from kvpipe.report.json_ import JsonReport, dumps, failure_document
+from kvpipe.report.json_ import JsonReport, failure_document
 from kvpipe.report.none import NoReport
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.summary import FIELDS, summary
@@ -58,6 +58,7 @@ from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.grouping.planning import plan
 from kvpipe.text.figures import count, percent, size
 from kvpipe.text.lines import Line, Section, lay_out
+from kvpipe.text.strict_json import strict_json
 
 ROOT = Path(__file__).parents[1]
 LLAMA = plan_of(layers_of((full(), 32)), (GIB,), length=8176)
@@ -517,7 +518,7 @@ def test_json_is_one_document_and_equals_plan_json(plan) -> None:
     report = report_of(plan)
     written = unfolded(json.loads(shown(json_report(), report)))
     assert written.pop("exit_code") == 0
-    assert written == json.loads(dumps(plan_document(report)))
+    assert written == json.loads(strict_json(plan_document(report)))
     assert written["status"] == "fits" and written["schema_version"] == 2
     rank = written["plan"]["ranks"][0]
     config = plan.ranks[0].config
@@ -547,7 +548,7 @@ def test_failures_carry_their_numbers_and_problems() -> None:
     assert wrong["problems"] == [
         {"key": "a.b", "expected": "an int", "got": "'x'", "knob": "try 3"}
     ]
-    assert json.loads(dumps(small)) and json.loads(dumps(wrong))
+    assert json.loads(strict_json(small)) and json.loads(strict_json(wrong))
 
 
 def test_text_and_none_leave_failures_to_stderr() -> None:
@@ -562,7 +563,14 @@ def test_text_and_none_leave_failures_to_stderr() -> None:
 
 def test_no_document_holds_nan_or_infinity() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        dumps({"x": float("inf")})
+        strict_json({"x": float("inf")})
+
+
+def test_settings_that_json_has_no_number_for_are_written_as_yaml_writes_them() -> None:
+    settings = {"limits": [0.0, float("inf"), -float("inf")], "deep": {"odd": float("nan")}}
+    document = plan_document(replace(report_of(LLAMA), config=settings))
+    told = json.loads(strict_json(document))["config"]
+    assert told == {"limits": [0.0, ".inf", "-.inf"], "deep": {"odd": ".nan"}}
 
 
 def test_none_writes_nothing() -> None:
@@ -639,7 +647,7 @@ def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real()
     documents.append(failure_document(ConfigError(Problem("a", "b", "c"))))
     found: set[str] = set()
     for document in documents:
-        found |= key_paths(json.loads(dumps(document)))
+        found |= key_paths(json.loads(strict_json(document)))
     documented = set(re.findall(r"^\| `([^`]+)` \|", schema_page(), re.MULTILINE))
     assert found - documented == set()
     assert documented - found == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -20,6 +19,7 @@ from kvpipe.models.base import ModelGeometry, ModelReader
 from kvpipe.pipeline import Prepared, Result, execute
 from kvpipe.plugins import COMMANDS
 from kvpipe.report.base import Answer
+from kvpipe.text.strict_json import strict_json
 
 _ANSWERED = ("run", "find", "replay", "compare")
 
@@ -49,7 +49,7 @@ class Telling:
 
     def save(self: _Answered, folder: Path | str) -> None:
         """Write the document and the pictures, each whole or not at all, into `folder`."""
-        text = json.dumps(self.answer.document, indent=1) + "\n"
+        text = strict_json(self.answer.document, indent=1)
         for name, content in {self.document_file: text, **self.answer.pictures}.items():
             write_atomic(Path(folder) / name, content)
 

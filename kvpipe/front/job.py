@@ -6,7 +6,6 @@ sweep's row) comes last. The composed config lies in .hydra/config.yaml.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from kvpipe.files.atomic import write_atomic
 from kvpipe.files.named import in_words, named
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer, Report
+from kvpipe.text.strict_json import strict_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def run_job(
     folder = make_folder()
     document, *_ = command.files
     indent = 1 if job is None else None  # of many jobs each is one line, written ten times as fast
-    write_atomic(folder / document, json.dumps(answer.document, indent=indent) + "\n")
+    write_atomic(folder / document, strict_json(answer.document, indent))
     _write_pictures(folder, answer.pictures)
     _tell(stream, partial(report.render, answer, job, folder=folder))
     return write_outcome(folder, _outcome(answer))
@@ -110,5 +110,5 @@ def failure(error: Exception) -> Outcome:
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> Outcome:
-    write_atomic(folder / "result.json", json.dumps(outcome.to_json(), indent=1) + "\n")
+    write_atomic(folder / "result.json", strict_json(outcome.to_json(), indent=1))
     return outcome

@@ -65,10 +65,11 @@ def run(arguments: Sequence[str]) -> int:
         from kvpipe.front.words import asks_for_json
 
         if asks_for_json(arguments):
-            from kvpipe.report.json_ import dumps, failure_document
+            from kvpipe.report.json_ import failure_document
+            from kvpipe.text.strict_json import strict_json
 
             with named("stdout"):
-                sys.stdout.write(dumps(failure_document(error)))
+                sys.stdout.write(strict_json(failure_document(error), indent=2))
         return error.exit_code
     except (OSError, KeyboardInterrupt):
         raise

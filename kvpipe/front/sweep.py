@@ -43,6 +43,7 @@ from kvpipe.request.hydra_private import callbacks_of, sweep_jobs
 from kvpipe.request.schema import shown
 from kvpipe.text.clean import clean_lines
 from kvpipe.text.figures import count
+from kvpipe.text.strict_json import strict_json
 
 MAX_JOBS = 100_000
 
@@ -269,7 +270,7 @@ def _print(
     wants_json = any(asks_for_json(job) for job in jobs)
     if wants_json:
         for row in rows:
-            print(_json_line(folder, row, command))
+            sys.stdout.write(_json_line(folder, row, command))
     else:
         left = ", ".join((*command.files, "result.json"))
         sys.stdout.write(clean_lines(sweep_table(rows, command.columns, command.legend)))
@@ -288,4 +289,4 @@ def _json_line(folder: Path, row: dict[str, Any], command: type[Command]) -> str
     except (OSError, ValueError, RecursionError):
         errors = row.get("errors", [row["error"]] if row["error"] else [])
         document = short_document(row["status"], row["exit_code"], errors, number)
-    return json.dumps(document)
+    return strict_json(document)

@@ -20,7 +20,7 @@ from kvpipe.models.config_file import ConfigFile, is_path, open_config, parse_co
 from kvpipe.models.draft_files import read_draft
 from kvpipe.models.gguf.model import is_gguf, read_gguf
 from kvpipe.models.hub import fetch_config, fetch_tensor_table
-from kvpipe.models.reading import read_geometry
+from kvpipe.models.read_once import geometry_of
 from kvpipe.models.stored import Stored, with_stored
 from kvpipe.models.weight_files import find_weights, read_weights
 
@@ -66,10 +66,10 @@ class HuggingFace:
         if self.options.probe:
             from kvpipe.models.probe.as_engine import probe
 
-            geometry = probe(file)
+            geometry = with_stored(probe(file), file, stored)
         else:
-            geometry = read_geometry(file, stored.tensors)
-        geometry = replace(with_stored(geometry, file, stored), max_loras=self.options.max_loras)
+            geometry = geometry_of(file, stored)
+        geometry = replace(geometry, max_loras=self.options.max_loras)
         if self.options.draft is None:
             return geometry
         return with_draft(geometry, file, self.options.draft, self._draft)

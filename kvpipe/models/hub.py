@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -91,6 +92,7 @@ def _download(hub: Any, repo: str) -> str:
     return path
 
 
+@lru_cache(maxsize=8)  # a request is planned many times: it asks the network once
 def fetch_config(repo: str) -> str | Path:
     """config.json's text, or where the library's copy of it lies; ConfigError where the repository
     cannot be read."""
@@ -108,6 +110,7 @@ def _download_public(repo: str) -> str:
     return fetch_text(name, "config.json", revision, ENDPOINT)
 
 
+@lru_cache(maxsize=8)
 def fetch_tensor_table(repo: str) -> TensorTable | None:
     """Tensor name -> (dtype, shape) from the safetensors headers; None where there are none, or no
     library to read them with."""

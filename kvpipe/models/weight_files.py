@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,37 @@ def find_weights(folder: Path) -> WeightFiles:
 
 def read_weights(files: Sequence[Path]) -> TensorTable | None:
     """Tensors of all the files; None where there are none."""
-    if not files:
-        return None
-    return {name: info for file in files for name, info in read_header(file).items()}
+    return _tensors(tuple(map(_as_it_lies, files))) if files else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lying:
+    """A file as it lies there: another state of it is another file."""
+
+    path: Path
+    device: int
+    inode: int
+    num_bytes: int
+    modified_ns: int
+
+
+def _as_it_lies(path: Path) -> _Lying:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise _wrong(str(path), "a safetensors header", reason(error)) from error
+    return _Lying(
+        path=path,
+        device=found.st_dev,
+        inode=found.st_ino,
+        num_bytes=found.st_size,
+        modified_ns=found.st_mtime_ns,
+    )
+
+
+@lru_cache(maxsize=4)  # a request is planned many times
+def _tensors(files: tuple[_Lying, ...]) -> TensorTable:
+    return {name: info for file in files for name, info in read_header(file.path).items()}
 
 
 def _indexed(index: Path) -> list[str]:

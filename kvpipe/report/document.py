@@ -21,6 +21,7 @@ from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
+from kvpipe.text.strict_json import plain_settings
 
 SCHEMA = "kvpipe.plan"
 SCHEMA_VERSION = 2
@@ -36,7 +37,7 @@ def plan_document(report: ReportInput) -> dict[str, Any]:
         "job": report.job,
         "verdict": verdict.short,
         "headline": plain(report.headline),
-        "config": dict(report.config),
+        "config": plain_settings(report.config),
         "plan": _plan(report.plan),
         "capacity": _capacity(report),
         "printed": [plain(line) for line in report.plan.printed],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
 from kvpipe.report.base import Answer, Report
 from kvpipe.report.document import SCHEMA, SCHEMA_VERSION
+from kvpipe.text.strict_json import strict_json
 
 
 class JsonReport(Report):
@@ -59,14 +59,8 @@ def failure_document(error: KvpipeError, job: str | None = None) -> dict[str, An
     return document
 
 
-def dumps(document: Mapping[str, Any], one_line: bool = False) -> str:
-    """JSON text with a final newline. NaN or infinity is our mistake and raises."""
-    indent = None if one_line else 2
-    return json.dumps(document, indent=indent, allow_nan=False) + "\n"
-
-
 def _write(document: Mapping[str, Any], job: str | None, stream: TextIO) -> None:
-    stream.write(dumps(document, one_line=job is not None))
+    stream.write(strict_json(document, indent=2 if job is None else None))
 
 
 PLUGIN = JsonReport

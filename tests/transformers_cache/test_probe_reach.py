@@ -18,8 +18,8 @@ from tiny_odd_models import ODD, QWEN_VISION
 from kvpipe.errors import ConfigError
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import ConfigFile, parse_config
-from kvpipe.models.hf import read_geometry
 from kvpipe.models.probe.as_engine import probe
+from kvpipe.models.reading import read_geometry
 
 ROOT = Path(__file__).parents[2]
 

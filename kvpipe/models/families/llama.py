@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from kvpipe.models.base import CacheGeometry
-from kvpipe.models.families.base import Config, Family, Weight
+from kvpipe.models.families.base import Config, Family, Weight, unreadable
 from kvpipe.models.families.caches import (
     FULL,
     SLIDING,
@@ -22,7 +22,9 @@ from kvpipe.models.families.weights import attention, decoder, mlp, norm, norms
 
 # --- caches ----------------------------------------------------------------------------------
 def full_caches(config: Config) -> list[CacheGeometry]:
-    return attention_caches(config)
+    """Full attention, unless the file lists windows: the class knows of none, and yet vLLM's and
+    the cache that transformers makes by the file obey it."""
+    return attention_caches(config, layer_types(config, [FULL] * config.num_layers))
 
 
 def one_window_caches(config: Config) -> list[CacheGeometry]:
@@ -37,6 +39,8 @@ def optional_window_caches(config: Config) -> list[CacheGeometry]:
         SLIDING if first is not None and i >= first else FULL for i in range(config.num_layers)
     ]
     types = layer_types(config, derived)
+    if other := next((kind for kind in types if kind not in (FULL, SLIDING)), None):
+        raise unreadable("layer_types", "full or sliding attention", f"'{other}'")
     return attention_caches(config, types if first is not None else [FULL] * len(types))
 
 
