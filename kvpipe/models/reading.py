@@ -149,7 +149,7 @@ def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> Model
         notes=tuple(
             [
                 *_notes(file, family, weight_bytes, towers),
-                *_supplied(config),
+                *_supplied(config, family),
                 *_yarn(config),
                 *(_unknown_keys(file) if by_keys else []),
             ]
@@ -273,9 +273,13 @@ _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_va
           "num_hidden_layers", "vocab_size")  # fmt: skip
 
 
-def _supplied(config: Config) -> Iterator[str]:
-    """A file that was cut short is read as its class reads it, as one that relies on it is."""
-    if keys := config.supplied(_SIZES):
+def _supplied(config: Config, family: Family) -> Iterator[str]:
+    """A file that was cut short is read as its class reads it, as one that relies on it is. Layers
+    that the file lists are not its class's."""
+    keys = config.supplied(_SIZES)
+    if config.get("num_hidden_layers") != family.num_layers(config):
+        keys = [key for key in keys if key != "num_hidden_layers"]
+    if keys:
         said = ", ".join(f"{config.written_name(key)}={config.get(key)}" for key in keys)
         yield f"config.json leaves out sizes, its class supplies {said}"
 
