@@ -11,7 +11,7 @@ from functools import partial
 
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, Weight
-from kvpipe.models.families.blocks import Block, Experts
+from kvpipe.models.families.blocks import Block, Experts, holds
 from kvpipe.models.families.caches import attention_caches, standard_caches
 from kvpipe.models.families.weights import decoder
 
@@ -31,6 +31,7 @@ HUNYUAN = Block(bias="attention_bias", qk_norm="head")
 
 BLOCKS: Mapping[str, Block] = {
     "afmoe": Block(
+        bias="attention_bias",
         qk_norm="head",
         gate="whole",
         norms=4,
@@ -42,7 +43,10 @@ BLOCKS: Mapping[str, Block] = {
     "aria_text": Block(
         bias="attention_bias",
         experts=Experts(
-            number="moe_num_experts", width="intermediate_size", shared="moe_num_shared_experts"
+            number="moe_num_experts",
+            width="intermediate_size",
+            shared="moe_num_shared_experts",
+            shared_bias="mlp_bias",
         ),
     ),
     "bitnet": Block(bias="attention_bias", sub_norms=True),
@@ -55,7 +59,9 @@ BLOCKS: Mapping[str, Block] = {
     "deepseek_ocr2_text": Block(
         bias="attention_bias",
         mlp_bias="mlp_bias",
-        experts=Experts(number="n_routed_experts", shared="n_shared_experts", first=1),
+        experts=Experts(
+            number="n_routed_experts", shared="n_shared_experts", shared_bias="mlp_bias", first=1
+        ),
     ),
     "diffllama": Block(bias="attention_bias", lambdas=4),
     "dots1": Block(
@@ -70,10 +76,14 @@ BLOCKS: Mapping[str, Block] = {
     "ernie4_5_moe": Block(
         bias="use_bias",
         mlp_bias="use_bias",
+        head_bias="use_bias",
         experts=Experts(
             number="moe_num_experts",
             shared="moe_num_shared_experts",
+            shared_bias="use_bias",
             first="moe_layer_start_index",
+            last="moe_layer_end_index",
+            every="moe_layer_interval",
             bias=1,
         ),
     ),
@@ -102,7 +112,7 @@ BLOCKS: Mapping[str, Block] = {
     "granitemoe": GRANITE_MOE,
     "granitemoe_swa": Block(bias="attention_bias", sinks=True, experts=GRANITE_MOE.experts),
     "granitemoeshared": GRANITE_MOE,
-    "helium": LLAMA,
+    "helium": Block(bias="attention_bias", o_bias="no", mlp_bias="mlp_bias"),
     "hunyuan_v1_dense": HUNYUAN,
     "hunyuan_v1_moe": Block(
         bias="attention_bias",
@@ -114,21 +124,15 @@ BLOCKS: Mapping[str, Block] = {
         bias="attention_bias",
         qk_norm="head",
         mlp_bias="mlp_bias",
-        experts=Experts(shared="num_shared_experts", first=1),
+        experts=Experts(shared="num_shared_experts", shared_bias="mlp_bias", first=1),
     ),
-    "hyperclovax": Block(bias="attention_bias", mlp_bias="mlp_bias", norms=4),
+    "hyperclovax": Block(bias="attention_bias", mlp_bias="mlp_bias", post_norms="use_post_norm"),
     "internlm3": Block(bias="qkv_bias", o_bias="bias", mlp_bias="bias"),
     "iquestcoder": LLAMA,
     "kolibri1": Block(
         qk_norm="head",
         norms=4,
         experts=Experts(shared_width="shared_expert_intermediate_size"),
-    ),
-    "laguna": Block(
-        bias="attention_bias",
-        qk_norm="head",
-        gate="head",
-        experts=Experts(shared_width="shared_expert_intermediate_size", first=1, bias=1),
     ),
     "mellum": Block(bias="attention_bias", qk_norm="head", experts=Experts()),
     "minimax_m2": Block(
@@ -189,6 +193,7 @@ NORMED: Mapping[str, Block] = {
     "phimoe": Block(
         bias="attention_bias",
         norm_bias=True,
+        head_bias="lm_head_bias",
         experts=Experts(number="num_local_experts", width="intermediate_size"),
     ),
     "nemotron": Block(bias="attention_bias", norm_bias=True, gated=False, mlp_bias="mlp_bias"),
@@ -204,6 +209,11 @@ biogpt chameleon codegen csm ctrl doge evolla git
 gpt_neox_japanese higgs_audio_v2 kosmos_2_5_text_model kosmos_2_text_model
 kyutai_speech_to_text moshi phi4_multimodal xglm
 """
+
+
+def whole_decoder(config: Config, block: Block, *, norm_bias: bool = False) -> list[Weight]:
+    head_bias = holds(config, block.head_bias)
+    return decoder(config, block, norm_bias=norm_bias, head_bias=head_bias)
 
 
 def bare_decoder(config: Config, block: Block) -> list[Weight]:
@@ -265,7 +275,7 @@ def _row(name: str, block: Block, *, norm_bias: bool = False, bare: bool = False
     weights = partial(bare_decoder, block=block) if bare else None
     return Family(
         caches=_OWN_CACHES.get(name, standard_caches),
-        weights=weights or partial(decoder, block=block, norm_bias=norm_bias),
+        weights=weights or partial(whole_decoder, block=block, norm_bias=norm_bias),
         aliases=_ALIASES.get(name, {}),
         defaults=_DEFAULTS.get(name, {}),
     )
