@@ -42,6 +42,7 @@ def read(model_type: str, **keys: Any) -> ModelGeometry:
         ("laguna", "num_attention_heads_per_layer", [4, 8] * 4, 501_980),
         ("opt", "_remove_final_layer_norm", True, 300_416),
         ("opt", "layer_norm_elementwise_affine", False, 298_368),
+        ("sarvam_moe", "attention_bias", True, 451_264),
         ("phimoe", "lm_head_bias", True, 758_400),
     ],
 )

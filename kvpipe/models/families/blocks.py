@@ -90,8 +90,9 @@ class Experts:
 class Block:
     """bias of q, k, v; o_bias of o (None: as bias). qk_norm: "head", one weight a number of a head;
     "whole", one a number of all heads. gate: "head" or "whole", of attention's output. norms: of
-    hidden_size; post_norms: the flag of two more. head_bias: of the output projection. sub_norms: of the outputs of attention and MLP before they are projected down.
-    sinks: one a head. scalars: numbers a layer beside all that; lambdas: vectors of a head."""
+    hidden_size; post_norms: the flag of two more. head_bias: of the output projection. sub_norms:
+    of the outputs of attention and MLP before they are projected down. sinks: one a head. scalars:
+    numbers a layer beside all that; lambdas: vectors of a head."""
 
     bias: str = NO
     o_bias: str | None = None

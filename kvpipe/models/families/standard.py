@@ -163,6 +163,7 @@ BLOCKS: Mapping[str, Block] = {
     ),
     "sarvam_moe": Block(
         bias="attention_bias",
+        o_bias="no",
         qk_norm="head",
         experts=Experts(
             number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
