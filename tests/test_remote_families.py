@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from type_records import differences, records
 
 from kvpipe.errors import ConfigError
+from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import parse_config
 from kvpipe.models.reading import read_geometry
@@ -195,3 +197,22 @@ def test_what_cannot_be_is_an_error_that_names_its_key(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         read(model_type, **keys)
+
+
+# --- what newer releases serve no longer ---------------------------------------------------------
+@pytest.mark.parametrize(
+    ("release", "is_served"), [("0.17.0", True), ("0.23.0", True), ("0.24.0", False), ("", True)]
+)
+def test_a_release_that_dropped_an_architecture_is_refused(
+    release: str, is_served: bool, tmp_path: Path
+) -> None:
+    raw = COMMON | LIGHTNING | {"model_type": "minimax_text_01"}
+    raw |= {"architectures": ["MiniMaxText01ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    words = ["model=hf", f"model.path={tmp_path}", "device=h100_80gb"]
+    words += ["engine=vllm", f"engine.version={release}"] if release else []
+    if is_served:
+        prepared_request(words)
+        return
+    with pytest.raises(ConfigError, match="serves MiniMaxText01ForCausalLM, as vLLM up to 0.23.0"):
+        prepared_request(words)

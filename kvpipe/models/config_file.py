@@ -52,6 +52,12 @@ class ConfigFile:
         return str(names[0]) if isinstance(names, list) and names else ""
 
     @property
+    def architectures(self) -> tuple[str, ...]:
+        """Of the whole; none where the file lists no text."""
+        names = self.raw.get("architectures")
+        return tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
+
+    @property
     def is_nested(self) -> bool:
         return self.text is not self.raw
 

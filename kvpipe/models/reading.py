@@ -130,6 +130,7 @@ def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> Model
         context_since=_context_since(config),
         num_layers=family.num_layers(config),
         caches=caches,
+        architectures=file.architectures,
         hidden_size=config.hidden_size,
         intermediate_size=_intermediate_size(config) or widest(weights or ()),
         vocab_size=config.number("vocab_size"),

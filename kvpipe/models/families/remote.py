@@ -64,7 +64,7 @@ def searched_caches(config: Config) -> list[CacheGeometry]:
 
 
 def minimax_01_caches(config: Config) -> list[CacheGeometry]:
-    """minimax_text_01.py of 0.17 (0.22 was the last to serve it): attn_type_list says which layers
+    """minimax_text_01.py of 0.17 (0.23 was the last to serve it): attn_type_list says which layers
     attend, the others keep a lightning state of head_dim squared for every head."""
     if config.numbers("attn_type_list") is None:
         raise config.wrong("attn_type_list", "0 (linear) or 1 (full) for every layer", None)
