@@ -285,6 +285,12 @@ def _supplied(config: Config, family: Family) -> Iterator[str]:
         yield f"config.json leaves out sizes, its class supplies {said}"
 
 
+def _may_have_towers(file: ConfigFile, family: Family) -> bool:
+    is_described = bool(file.raw.get("vision_config"))
+    has_class = has_parts(file.raw.get("model_type"))
+    return family.has_towers or file.is_nested or has_class or is_described
+
+
 def _notes(
     file: ConfigFile, family: Family, weight_bytes: int | None, towers: int | None
 ) -> list[str]:
@@ -293,7 +299,7 @@ def _notes(
         notes.append("config.json names no dtype: float32, as its class defaults")
     if towers is not None:
         notes.append(f"{towers:,} of the parameters are of towers beside the text part")
-    elif family.has_towers or file.is_nested or has_parts(file.raw.get("model_type")):
+    elif _may_have_towers(file, family):
         notes.append("weights are those of the text part; other towers are not counted")
     if file.quantization is not None:
         method = printable(file.quantization.word("quant_method", "a method without a name"))
