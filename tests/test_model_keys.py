@@ -43,6 +43,10 @@ def read(model_type: str, **keys: Any) -> ModelGeometry:
         ("opt", "_remove_final_layer_norm", True, 300_416),
         ("opt", "layer_norm_elementwise_affine", False, 298_368),
         ("sarvam_moe", "attention_bias", True, 451_264),
+        ("sarvam_moe", "use_qk_norm", False, 449_344),
+        ("solar_open", "attention_bias", True, 463_424),
+        ("stablelm", "qk_layernorm", True, 314_240),
+        ("stablelm", "use_parallel_residual", True, 312_448),
         ("phimoe", "lm_head_bias", True, 758_400),
     ],
 )

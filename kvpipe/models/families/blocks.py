@@ -90,9 +90,10 @@ class Experts:
 class Block:
     """bias of q, k, v; o_bias of o (None: as bias). qk_norm: "head", one weight a number of a head;
     "whole", one a number of all heads. gate: "head" or "whole", of attention's output. norms: of
-    hidden_size; post_norms: the flag of two more. head_bias: of the output projection. sub_norms:
-    of the outputs of attention and MLP before they are projected down. sinks: one a head. scalars:
-    numbers a layer beside all that; lambdas: vectors of a head."""
+    hidden_size; post_norms: the flag of two more; one_norm: that of one for both. head_bias: of the
+    output projection. sub_norms: of the outputs of attention and MLP before they are projected
+    down. sinks: one a head. scalars: numbers a layer beside all that; lambdas: vectors of a
+    head."""
 
     bias: str = NO
     o_bias: str | None = None
@@ -102,6 +103,7 @@ class Block:
     gate: str = ""
     norms: int = 2
     post_norms: str = NO
+    one_norm: str = NO
     head_bias: str = NO
     norm_bias: bool = False
     gated: bool = True
@@ -122,6 +124,8 @@ class Block:
         ]
 
     def _count_norms(self, config: Config) -> int:
+        if holds(config, self.one_norm):
+            return 1
         return self.norms + (2 if holds(config, self.post_norms) else 0)
 
     def others(self, config: Config, layer: int) -> list[Weight]:

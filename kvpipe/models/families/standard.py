@@ -27,6 +27,9 @@ GRANITE_MOE = Block(
         shared_width="shared_intermediate_size",
     ),
 )
+OCR_EXPERTS = Experts(
+    number="n_routed_experts", shared="n_shared_experts", shared_bias="mlp_bias", first=1
+)
 HUNYUAN = Block(bias="attention_bias", qk_norm="head")
 
 BLOCKS: Mapping[str, Block] = {
@@ -59,9 +62,7 @@ BLOCKS: Mapping[str, Block] = {
     "deepseek_ocr2_text": Block(
         bias="attention_bias",
         mlp_bias="mlp_bias",
-        experts=Experts(
-            number="n_routed_experts", shared="n_shared_experts", shared_bias="mlp_bias", first=1
-        ),
+        experts=OCR_EXPERTS,
     ),
     "diffllama": Block(bias="attention_bias", lambdas=4),
     "dots1": Block(
@@ -165,6 +166,7 @@ BLOCKS: Mapping[str, Block] = {
         bias="attention_bias",
         o_bias="no",
         qk_norm="head",
+        qk_norm_if="use_qk_norm",
         experts=Experts(
             number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
         ),
@@ -173,6 +175,7 @@ BLOCKS: Mapping[str, Block] = {
     "smollm3": LLAMA,
     "solar_open": Block(
         bias="attention_bias",
+        o_bias="no",
         experts=Experts(
             number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
         ),
@@ -180,7 +183,7 @@ BLOCKS: Mapping[str, Block] = {
     "unlimited_ocr_text": Block(
         bias="attention_bias",
         mlp_bias="mlp_bias",
-        experts=Experts(number="n_routed_experts", shared="n_shared_experts", first=1),
+        experts=OCR_EXPERTS,
     ),
     "vaultgemma": Block(bias="attention_bias"),
 }
@@ -198,7 +201,10 @@ NORMED: Mapping[str, Block] = {
         experts=Experts(number="num_local_experts", width="intermediate_size"),
     ),
     "nemotron": Block(bias="attention_bias", norm_bias=True, gated=False, mlp_bias="mlp_bias"),
-    "stablelm": Block(bias="use_qkv_bias", o_bias="no", norm_bias=True),
+    "stablelm": Block(
+        bias="use_qkv_bias", o_bias="no", qk_norm="whole", qk_norm_if="qk_layernorm",
+        one_norm="use_parallel_residual", norm_bias=True,
+    ),
 }  # fmt: skip
 # Norms without weights.
 UNWEIGHTED: Mapping[str, Block] = {
@@ -213,8 +219,7 @@ kyutai_speech_to_text moshi phi4_multimodal xglm
 
 
 def whole_decoder(config: Config, block: Block, *, norm_bias: bool = False) -> list[Weight]:
-    head_bias = holds(config, block.head_bias)
-    return decoder(config, block, norm_bias=norm_bias, head_bias=head_bias)
+    return decoder(config, block, norm_bias=norm_bias, head_bias=holds(config, block.head_bias))
 
 
 def bare_decoder(config: Config, block: Block) -> list[Weight]:
