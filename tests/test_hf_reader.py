@@ -309,6 +309,37 @@ def test_a_hybrid_layer_has_a_state_and_kv_and_an_mlp_layer_has_neither(tmp_path
     ]
 
 
+# The sizes that NVIDIA published; parameters of transformers 5.24's class on the meta device.
+NEMOTRON_3 = {
+    "model_type": "nemotron_h", "head_dim": 128, "num_key_value_heads": 2, "n_groups": 8,
+    "mamba_head_dim": 64, "ssm_state_size": 128, "n_routed_experts": 512, "vocab_size": 131072,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+SUPER = "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"
+SUPER_SIZES = {
+    "hybrid_override_pattern": SUPER, "num_hidden_layers": 88, "hidden_size": 4096,
+    "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376,
+    "mamba_num_heads": 128, "num_attention_heads": 32,
+}  # fmt: skip
+
+
+def test_experts_in_a_narrower_space_are_counted_in_it(tmp_path: Path) -> None:
+    """Nemotron 3 Super: 458.6e9 parameters if its experts were as wide as its layers."""
+    model = read(tmp_path, NEMOTRON_3 | SUPER_SIZES | {"moe_latent_size": 1024})
+    assert model.parameter_count == 120_668_687_360
+
+
+def test_a_file_that_lists_its_layers_need_not_number_them(tmp_path: Path) -> None:
+    """Nemotron 3 Ultra has no num_hidden_layers; where a file has both, they agree."""
+    kinds = ["mamba", "moe", "attention", "moe", "mamba"]
+    model = read(tmp_path, NEMOTRON_3 | {"layers_block_type": kinds})
+    assert (model.num_layers, [c.layer for c in model.caches]) == (5, [0, 2, 4])
+    assert not any("num_hidden_layers" in note for note in model.notes)
+    both = NEMOTRON_3 | {"layers_block_type": kinds, "num_hidden_layers": 6}
+    with pytest.raises(ConfigError, match="6 entries"):
+        read(tmp_path, both)
+
+
 def test_zamba_2s_shared_block_comes_before_the_states_by_the_engines_names(
     tmp_path: Path,
 ) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from type_records import differences, records
 
 from kvpipe.errors import ConfigError
+from kvpipe.front.prepared import prepared_request
 from kvpipe.models.base import ModelGeometry
 from kvpipe.models.config_file import parse_config
 from kvpipe.models.reading import read_geometry
@@ -66,6 +68,7 @@ PUBLISHED: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
         ("baichuan", {"model_max_length": 4096, "max_position_embeddings": None}, (8, 32)),
         ("chatglm", CHATGLM, (2, 32)),
         ("chatglm", CHATGLM | {"multi_query_attention": False}, (8, 32)),
+        ("qwen", {"kv_channels": 64, "seq_length": 4096, "no_bias": True}, (8, 64)),
         ("bailing_moe", {"num_key_value_heads": 4, "head_dim": 64}, (4, 64)),
         ("step1", {"num_attention_groups": 4}, (4, 32)),
         ("step3_text", {"num_attention_groups": 1, "head_dim": 256}, (1, 256)),
@@ -92,7 +95,9 @@ def test_florence_is_a_decoder_with_the_image_tokens_beside_it() -> None:
 
 
 def test_a_searched_model_says_the_heads_of_every_layer_or_that_it_has_none() -> None:
+    ffn = {"ffn_mult": 3.0}
     blocks = [{"attention": {"n_heads_in_group": 4}}, {"attention": {"no_op": True}}]
+    blocks = [block | {"ffn": ffn} for block in blocks]
     model = read("nemotron-nas", block_configs=blocks)
     assert [(c.layer, c.fields["num_kv_heads"]) for c in model.caches] == [(0, 2)]
     with pytest.raises(ConfigError, match="n_heads_in_group"):
@@ -195,3 +200,82 @@ def test_what_cannot_be_is_an_error_that_names_its_key(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         read(model_type, **keys)
+
+
+# --- what newer releases serve no longer ---------------------------------------------------------
+@pytest.mark.parametrize(
+    ("release", "is_served"), [("0.17.0", True), ("0.23.0", True), ("0.24.0", False), ("", True)]
+)
+def test_a_release_that_dropped_an_architecture_is_refused(
+    release: str, is_served: bool, tmp_path: Path
+) -> None:
+    raw = COMMON | LIGHTNING | {"model_type": "minimax_text_01"}
+    raw |= {"architectures": ["MiniMaxText01ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    words = ["model=hf", f"model.path={tmp_path}", "device=h100_80gb"]
+    words += ["engine=vllm", f"engine.version={release}"] if release else []
+    if is_served:
+        prepared_request(words)
+        return
+    with pytest.raises(ConfigError, match="serves MiniMaxText01ForCausalLM, as vLLM up to 0.23.0"):
+        prepared_request(words)
+
+
+# --- weights, by the sizes of published files and the numbers published with them ----------------
+SEVEN_B = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32}
+BAICHUAN2_7B = SEVEN_B | {"intermediate_size": 11008, "vocab_size": 125696}
+QWEN_7B = SEVEN_B | {
+    "intermediate_size": 22016, "kv_channels": 128, "no_bias": True, "vocab_size": 151936,
+    "seq_length": 8192, "max_position_embeddings": None,
+}  # fmt: skip
+CHATGLM3_6B = CHATGLM | {
+    "hidden_size": 4096, "num_attention_heads": 32, "num_layers": 28, "kv_channels": 128,
+    "ffn_hidden_size": 13696, "padded_vocab_size": 65024, "seq_length": 8192,
+    "add_qkv_bias": True, "add_bias_linear": False,
+}  # fmt: skip
+GLM4_9B = CHATGLM3_6B | {"num_layers": 40, "padded_vocab_size": 151552}
+MINICPM_2B = {
+    "hidden_size": 2304, "num_attention_heads": 36, "num_key_value_heads": 36,
+    "num_hidden_layers": 40, "intermediate_size": 5760, "vocab_size": 122753,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys", "parameters"),
+    [
+        ("baichuan", BAICHUAN2_7B, 7_505_973_248),
+        ("qwen", QWEN_7B, 7_721_324_544),
+        ("chatglm", CHATGLM3_6B, 6_243_584_000),
+        ("chatglm", GLM4_9B, 9_399_951_360),
+        ("minicpm", MINICPM_2B, 2_724_880_896),
+    ],
+)
+def test_parameters_are_those_that_were_published(
+    model_type: str, keys: dict[str, Any], parameters: int
+) -> None:
+    model = read(model_type, **keys)
+    assert model.parameter_count == parameters
+    assert not any("towers" in note for note in model.notes)
+
+
+def test_a_described_tower_that_is_not_counted_is_told() -> None:
+    """GLM-4V-9B is a chatglm with a vision_config."""
+    model = read("chatglm", **CHATGLM3_6B, vision_config={"hidden_size": 1792})
+    assert any("other towers are not counted" in note for note in model.notes)
+
+
+def test_a_searched_layer_has_the_weights_of_what_it_keeps() -> None:
+    """By hand: hidden 256, 8 heads of 32; a layer whole, one of a matrix each, one without."""
+    whole = {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 3.0}}
+    one = {"replace_with_linear": True, "n_heads_in_group": None, "ffn_mult": None}
+    blocks = [
+        whole,
+        {"attention": one, "ffn": one},
+        {"attention": {"no_op": True}, "ffn": whole["ffn"]},
+    ]
+    model = read("nemotron-nas", block_configs=blocks, num_hidden_layers=3)
+    attention = 256 * 256 * 2 + 2 * 256 * 2 * 32
+    feed_forward = 3 * 256 * 512  # 2 * 3 * 256 / 3
+    norms = (2 + 2 + 1 + 1) * 256
+    ends = 2 * 1000 * 256
+    assert model.parameter_count == attention + 2 * feed_forward + 2 * 256 * 256 + norms + ends

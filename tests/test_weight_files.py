@@ -144,6 +144,8 @@ SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False
         ({"quant_method": "compressed-tensors", "kv_cache_scheme": SCHEME}, "fp8_e4m3"),
         ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, "fp8_e4m3"),
         ({"quant_method": "modelopt", "kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "modelopt", "kv_cache_scheme": "FP8"}, "fp8_e4m3"),
+        ({"quant_method": "modelopt", "kv_cache_scheme": SCHEME | {"num_bits": 4}}, "nvfp4"),
         ({"quant_method": "compressed-tensors", "kv_cache_scheme": None}, None),
         ({"quant_method": "fp8"}, None),
     ],
@@ -204,6 +206,7 @@ def test_every_mistake_of_a_file_is_said_at_once(tmp_path: Path) -> None:
         ({"kv_cache_scheme": SCHEME | {"strategy": "attn_head"}}, 2 * 2 * 4 * 2),  # and heads
         ({"kv_cache_scheme": SCHEME | {"dynamic": True}}, 0),
         ({"kv_cache_quant_algo": "FP8"}, 2 * 2 * 4),
+        ({"kv_cache_scheme": "FP8"}, 2 * 2 * 4),
         ({"kv_cache_quant_algo": "NVFP4"}, 0),
     ],
 )

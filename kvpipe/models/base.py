@@ -75,6 +75,7 @@ class ModelGeometry:
     context_length: int
     num_layers: int
     caches: tuple[CacheGeometry, ...]
+    architectures: tuple[str, ...] = ()  # the classes that the file names, as engines look them up
     hidden_size: int = 0
     intermediate_size: int = 0
     vocab_size: int = 0

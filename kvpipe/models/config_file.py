@@ -13,6 +13,8 @@ from kvpipe.errors import ConfigError, Problem, printable
 from kvpipe.files.regular import open_regular
 from kvpipe.models._values import Values, unreadable
 from kvpipe.models.families.classes import facts_of, generating_type
+from kvpipe.models.mistral_format import NAME as PARAMS
+from kvpipe.models.mistral_format import as_config, is_params
 
 # Where files of several parts keep the language model.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "decoder", "thinker_config")
@@ -48,6 +50,12 @@ class ConfigFile:
     def _architecture(self) -> str:
         names = self.text.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else ""
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Of the whole; none where the file lists no text."""
+        names = self.raw.get("architectures")
+        return tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
 
     @property
     def is_nested(self) -> bool:
@@ -97,16 +105,23 @@ def open_config(path: str) -> ConfigFile:
     expected = "a folder with a config.json, or the file"
     try:
         place = Path(path).expanduser()
-        file = place / "config.json" if place.is_dir() else place
+        file = _inside(place) if place.is_dir() else place
         if not file.is_file():
             raise ConfigError(Problem("model.path", expected, f"'{path}'"))
-        name = file.parent.resolve().name if file.name == "config.json" else file.stem
+        is_named = file.name in ("config.json", PARAMS)  # for what it is, not for the model
+        name = file.parent.resolve().name if is_named else file.stem
         beside = file.with_name(QUANTIZATION_FILE)
         is_beside = file.name == "config.json" and beside.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, no such user
         raise ConfigError(Problem("model.path", expected, f"'{path}' ({reason(error)})")) from error
     found = parse_config(file, str(file), name, file.parent)
     return with_quantization(found, _parsed(beside, str(beside))) if is_beside else found
+
+
+def _inside(folder: Path) -> Path:
+    """Its config.json; Mistral's own file where it has that alone."""
+    file, params = folder / "config.json", folder / PARAMS
+    return params if params.is_file() and not file.exists() else file
 
 
 def with_quantization(file: ConfigFile, raw: Any) -> ConfigFile:
@@ -149,6 +164,7 @@ def parse_config(text: str | Path, origin: str, name: str, folder: Path | None) 
 
 def config_file(raw: Mapping[str, Any], name: str, folder: Path | None = None) -> ConfigFile:
     """Values that were read already, and the part of them that generates."""
+    raw = as_config(raw) if is_params(raw) else raw
     return ConfigFile(raw=raw, text=_text_part(raw), folder=folder, name=name)
 
 

@@ -130,6 +130,7 @@ def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> Model
         context_since=_context_since(config),
         num_layers=family.num_layers(config),
         caches=caches,
+        architectures=file.architectures,
         hidden_size=config.hidden_size,
         intermediate_size=_intermediate_size(config) or widest(weights or ()),
         vocab_size=config.number("vocab_size"),
@@ -149,7 +150,7 @@ def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> Model
         notes=tuple(
             [
                 *_notes(file, family, weight_bytes, towers),
-                *_supplied(config),
+                *_supplied(config, family),
                 *_yarn(config),
                 *(_unknown_keys(file) if by_keys else []),
             ]
@@ -273,11 +274,21 @@ _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_va
           "num_hidden_layers", "vocab_size")  # fmt: skip
 
 
-def _supplied(config: Config) -> Iterator[str]:
-    """A file that was cut short is read as its class reads it, as one that relies on it is."""
-    if keys := config.supplied(_SIZES):
+def _supplied(config: Config, family: Family) -> Iterator[str]:
+    """A file that was cut short is read as its class reads it, as one that relies on it is. Layers
+    that the file lists are not its class's."""
+    keys = config.supplied(_SIZES)
+    if config.get("num_hidden_layers") != family.num_layers(config):
+        keys = [key for key in keys if key != "num_hidden_layers"]
+    if keys:
         said = ", ".join(f"{config.written_name(key)}={config.get(key)}" for key in keys)
         yield f"config.json leaves out sizes, its class supplies {said}"
+
+
+def _may_have_towers(file: ConfigFile, family: Family) -> bool:
+    is_described = bool(file.raw.get("vision_config"))
+    has_class = has_parts(file.raw.get("model_type"))
+    return family.has_towers or file.is_nested or has_class or is_described
 
 
 def _notes(
@@ -288,7 +299,7 @@ def _notes(
         notes.append("config.json names no dtype: float32, as its class defaults")
     if towers is not None:
         notes.append(f"{towers:,} of the parameters are of towers beside the text part")
-    elif family.has_towers or file.is_nested or has_parts(file.raw.get("model_type")):
+    elif _may_have_towers(file, family):
         notes.append("weights are those of the text part; other towers are not counted")
     if file.quantization is not None:
         method = printable(file.quantization.word("quant_method", "a method without a name"))

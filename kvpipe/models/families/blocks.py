@@ -27,7 +27,11 @@ class Experts:
     """number, width: keys of the experts and of one's size. shared: the key of how many experts
     all tokens visit, or of their width where that has a key of its own (`shared_width`).
 
-    first: the key or number of dense layers in front, where the file has no mlp_layer_types.
+    shared_bias: of the expert that all tokens visit, as a Block's.
+
+    first: the key or number of dense layers in front, where the file has no mlp_layer_types. last:
+    the key of the last layer with experts, -1 for the model's. every: that of how many layers share
+    one with experts.
     steps: Qwen's decoder_sparse_step and mlp_only_layers say it instead.
     """
 
@@ -36,7 +40,10 @@ class Experts:
     shared: str = ""
     shared_width: str = ""
     shared_gate: bool = False
+    shared_bias: str = NO
     first: str | int = 0
+    last: str = ""
+    every: str = ""
     steps: bool = False
     bias: int = 0  # numbers an expert beside its weights: the correction of the router
     router: str = "mlp.gate"
@@ -50,7 +57,13 @@ class Experts:
                 raise unreadable("mlp_layer_types", f"{config.num_layers} entries", len(kinds))
             return kinds[layer] != "dense"
         first = self.first if isinstance(self.first, int) else config.number(self.first)
-        return layer >= first
+        return layer >= first and self._is_reached(config, layer)
+
+    def _is_reached(self, config: Config, layer: int) -> bool:
+        last = config.get(self.last) if self.last else None
+        if last not in (None, -1) and layer > config.number(self.last):
+            return False
+        return not self.every or (layer + 1) % config.count(self.every, 1) == 0
 
     def weights(self, config: Config, layer: int) -> list[Weight]:
         number, width = config.count(self.number), config.count(self.width)
@@ -59,7 +72,8 @@ class Experts:
             found.append(vector(f"{self.router}.bias", number * self.bias, layer=layer))
         shared = self._shared(config, width)
         if shared:
-            found += mlp(config, layer, shared, name="mlp.shared_expert")
+            bias = holds(config, self.shared_bias)
+            found += mlp(config, layer, shared, bias=bias, name="mlp.shared_expert")
         if shared and self.shared_gate:
             found += linear(
                 "mlp.shared_expert_gate", 1, config.hidden_size, layer=layer, quantized=False
@@ -76,8 +90,10 @@ class Experts:
 class Block:
     """bias of q, k, v; o_bias of o (None: as bias). qk_norm: "head", one weight a number of a head;
     "whole", one a number of all heads. gate: "head" or "whole", of attention's output. norms: of
-    hidden_size. sub_norms: of the outputs of attention and MLP before they are projected down.
-    sinks: one a head. scalars: numbers a layer beside all that; lambdas: vectors of a head."""
+    hidden_size; post_norms: the flag of two more; one_norm: that of one for both. head_bias: of the
+    output projection. sub_norms: of the outputs of attention and MLP before they are projected
+    down. sinks: one a head. scalars: numbers a layer beside all that; lambdas: vectors of a
+    head."""
 
     bias: str = NO
     o_bias: str | None = None
@@ -86,6 +102,9 @@ class Block:
     qk_norm_bias: bool = False
     gate: str = ""
     norms: int = 2
+    post_norms: str = NO
+    one_norm: str = NO
+    head_bias: str = NO
     norm_bias: bool = False
     gated: bool = True
     mlp_bias: str = NO
@@ -100,9 +119,14 @@ class Block:
         return [
             *self.attention(config, layer),
             *self.feed_forward(config, layer),
-            *norms(config, layer, self.norms, bias=self.norm_bias),
+            *norms(config, layer, self._count_norms(config), bias=self.norm_bias),
             *self.others(config, layer),
         ]
+
+    def _count_norms(self, config: Config) -> int:
+        if holds(config, self.one_norm):
+            return 1
+        return self.norms + (2 if holds(config, self.post_norms) else 0)
 
     def others(self, config: Config, layer: int) -> list[Weight]:
         found = [vector(f"scalar.{i}", 1, layer=layer) for i in range(self.scalars)]

@@ -47,7 +47,9 @@ def dense_first(config: Config) -> Config:
     return config.having(layer_types=[SLIDING if (i + 1) % n else FULL for i, n in rounds])
 
 
-EXPERTS = Experts(width="intermediate_size", first="first_k_dense_replace")
+EXPERTS = Experts(
+    width="intermediate_size", shared="num_shared_experts", first="first_k_dense_replace"
+)
 BLOCK = Block(bias="attention_bias", norms=1, experts=EXPERTS)
 
 

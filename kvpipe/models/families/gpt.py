@@ -60,8 +60,8 @@ def gpt2_block(config: Config, layer: int) -> list[Weight]:
 
 
 def bigcode_block(config: Config, layer: int) -> list[Weight]:
-    one_head = config.having(num_key_value_heads=1)
-    return gpt2_block(one_head if config.flag("multi_query", True) else config, layer)
+    heads = 1 if config.flag("multi_query", True) else config.num_heads
+    return gpt2_block(config.having(num_key_value_heads=heads), layer)
 
 
 def with_positions(config: Config, weights: list[Weight], extra: int = 0) -> list[Weight]:
@@ -121,8 +121,10 @@ def opt_weights(config: Config) -> list[Weight]:
     """Two unused position rows. OPT-350M embeds narrower and has no final norm."""
     weights = decoder(config, opt_block, norm_bias=True)
     width, hidden = config.count("word_embed_proj_dim", config.hidden_size), config.hidden_size
-    if not config.flag("do_layer_norm_before", True):
+    if not config.flag("do_layer_norm_before", True) or config.flag("_remove_final_layer_norm"):
         weights = [w for w in weights if not w.name.startswith("model.norm")]
+    if not config.flag("layer_norm_elementwise_affine", True):
+        weights = [w for w in weights if not w.name.startswith(("model.norm", "norm."))]
     if width != hidden:
         embedding = replace(weights[0], shape=(config.count("vocab_size"), width))
         ins_and_outs = [

@@ -42,7 +42,8 @@ def jamba_caches(config: Config) -> list[CacheGeometry]:
 def jamba_mixer(config: Config, layer: int) -> list[Weight]:
     """Mamba 1 with norms of the time step, B and C."""
     _, state, _, rank = sizes = jamba_sizes(config)
-    named = config.having(use_bias=config.flag("mamba_proj_bias"))
+    conv_bias = config.flag("mamba_conv_bias", True)
+    named = config.having(use_bias=config.flag("mamba_proj_bias"), use_conv_bias=conv_bias)
     widths = {"dt": rank, "b": state, "c": state}
     return [
         *mamba1_mixer(named, layer, sizes, name="mamba"),

@@ -13,7 +13,7 @@ from kvpipe.models.families.hybrid import (
     mixer2,
     once_a_file,
 )
-from kvpipe.models.families.weights import attention, decoder, mlp, norms, router
+from kvpipe.models.families.weights import attention, decoder, linear, mlp, norms, router
 
 # The letters of hybrid_override_pattern, and the four layers of the class's default.
 DEFAULT_KINDS = ("linear_attention", "moe", FULL, "mlp")
@@ -47,13 +47,22 @@ def nemotron_sizes(config: Config) -> Config:
         "mamba_d_conv": "conv_kernel",
     }
     sizes = {standard: config.count(name) for standard, name in names.items()}
-    pattern = config.word("hybrid_override_pattern")
-    layers = {"num_hidden_layers": len(pattern)} if pattern else {}
+    layers = _layers_as_listed(config)
     biases = {
         "mamba_conv_bias": config.flag("use_conv_bias", True),
         "mamba_proj_bias": config.flag("use_bias"),
     }
     return config.having(**sizes, **layers, **biases)
+
+
+def _layers_as_listed(config: Config) -> dict[str, int]:
+    """A file of kinds alone (Nemotron 3 Ultra) has as many layers as it lists, as its class counts;
+    a number beside the list must agree."""
+    if pattern := config.word("hybrid_override_pattern"):
+        return {"num_hidden_layers": len(pattern)}
+    listed = config.words("layer_types") or config.words("layers_block_type")
+    is_said = config.raw.get("num_hidden_layers") is not None
+    return {"num_hidden_layers": len(listed)} if listed and not is_said else {}
 
 
 def nemotron_caches(config: Config) -> list[CacheGeometry]:
@@ -72,11 +81,22 @@ def nemotron_caches(config: Config) -> list[CacheGeometry]:
 def nemotron_experts(config: Config, layer: int) -> list[Weight]:
     number, width = config.count("n_routed_experts"), config.count("moe_intermediate_size")
     shared, bias = config.count("moe_shared_expert_intermediate_size"), config.flag("mlp_bias")
+    seen = config.having(hidden_size=config.number("moe_latent_size") or config.hidden_size)
     return [
         *router(config, layer, number),
-        *mlp(config, layer, width, gated=False, name="mixer.experts", count=number),
+        *_latent_projections(config, layer, bias=bias),
+        *mlp(seen, layer, width, gated=False, name="mixer.experts", count=number),
         *mlp(config, layer, shared, gated=False, bias=bias, name="mixer.shared_experts"),
     ]
+
+
+def _latent_projections(config: Config, layer: int, *, bias: bool) -> list[Weight]:
+    """Into the narrower space of the experts and back, where there is one (Nemotron 3 Super)."""
+    latent, hidden = config.number("moe_latent_size"), config.hidden_size
+    if not latent:
+        return []
+    into = linear("mixer.fc1_latent_proj", latent, hidden, layer=layer, bias=bias)
+    return [*into, *linear("mixer.fc2_latent_proj", hidden, latent, layer=layer, bias=bias)]
 
 
 def nemotron_block(config: Config, layer: int) -> list[Weight]:

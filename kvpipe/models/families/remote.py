@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 from kvpipe.models.base import CacheGeometry
-from kvpipe.models.families.base import Config, Family, Weight, unreadable
-from kvpipe.models.families.blocks import Block
-from kvpipe.models.families.caches import attention_cache, attention_caches
+from kvpipe.models.families.base import Config, Family, Weight
+from kvpipe.models.families.blocks import Block, Experts
+from kvpipe.models.families.caches import attention_caches
 from kvpipe.models.families.delta import minimax_caches, minimax_weights
 from kvpipe.models.families.llama import (
     full_caches,
@@ -32,10 +32,25 @@ def all_heads_caches(config: Config) -> list[CacheGeometry]:
 
 def chatglm_caches(config: Config) -> list[CacheGeometry]:
     """chatglm.py: multi_query_group_num where queries are grouped, heads of kv_channels."""
+    return attention_caches(chatglm_sizes(config), prefix="transformer.encoder.layers")
+
+
+def chatglm_sizes(config: Config) -> Config:
     grouped = config.flag("multi_query_attention")
     heads = config.count("multi_query_group_num") if grouped else config.num_heads
-    own = config.having(num_key_value_heads=heads, head_dim=config.count("kv_channels"))
-    return attention_caches(own, prefix="transformer.encoder.layers")
+    return config.having(num_key_value_heads=heads, head_dim=config.count("kv_channels"))
+
+
+def qwen_sizes(config: Config) -> Config:
+    """qwen.py, 0.17: every query head has its own K and V of kv_channels; two halves of
+    intermediate_size are gate and up."""
+    width, heads = config.count("intermediate_size") // 2, config.num_heads
+    own = {"num_key_value_heads": heads, "head_dim": config.count("kv_channels")}
+    return config.having(intermediate_size=width, **own)
+
+
+def qwen_caches(config: Config) -> list[CacheGeometry]:
+    return attention_caches(qwen_sizes(config), prefix="transformer.h", name="attn.attn")
 
 
 def grouped_caches(config: Config) -> list[CacheGeometry]:
@@ -43,28 +58,8 @@ def grouped_caches(config: Config) -> list[CacheGeometry]:
     return attention_caches(config.having(num_key_value_heads=config.count("num_attention_groups")))
 
 
-def searched_caches(config: Config) -> list[CacheGeometry]:
-    """nemotron_nas.py: block_configs says of each layer how many queries share a K/V head, or that
-    it has no attention."""
-    blocks = config.get("block_configs")
-    layers, heads = config.num_layers, config.num_heads
-    if not isinstance(blocks, list) or len(blocks) != layers:
-        raise unreadable("block_configs", f"{layers} blocks (num_hidden_layers)", type(blocks))
-    caches = []
-    for layer, block in enumerate(blocks):
-        own = Config({"block": block if isinstance(block, dict) else {}}).section("block")
-        attention = own.section("attention")
-        if attention.flag("no_op") or attention.flag("replace_with_linear"):
-            continue
-        group = attention.count("n_heads_in_group")
-        if heads % group:
-            raise attention.wrong("n_heads_in_group", f"a number that divides {heads}", group)
-        caches.append(attention_cache(config.having(num_key_value_heads=heads // group), layer))
-    return caches
-
-
 def minimax_01_caches(config: Config) -> list[CacheGeometry]:
-    """minimax_text_01.py of 0.17 (0.22 was the last to serve it): attn_type_list says which layers
+    """minimax_text_01.py of 0.17 (0.23 was the last to serve it): attn_type_list says which layers
     attend, the others keep a lightning state of head_dim squared for every head."""
     if config.numbers("attn_type_list") is None:
         raise config.wrong("attn_type_list", "0 (linear) or 1 (full) for every layer", None)
@@ -72,6 +67,27 @@ def minimax_01_caches(config: Config) -> list[CacheGeometry]:
         num_key_value_heads=config.count("num_key_value_heads"), head_dim=config.count("head_dim")
     )
     return minimax_caches(sized)
+
+
+def all_heads_weights(config: Config) -> list[Weight]:
+    return mistral(config.having(num_key_value_heads=config.num_heads))
+
+
+def chatglm_weights(config: Config) -> list[Weight]:
+    """A bias of q, k and v where add_qkv_bias says so, of every projection by add_bias_linear."""
+    block = Block(bias="add_qkv_bias", o_bias="add_bias_linear", mlp_bias="add_bias_linear")
+    return decoder(chatglm_sizes(config), block)
+
+
+def qwen_weights(config: Config) -> list[Weight]:
+    """no_bias is of all projections but q, k and v."""
+    return decoder(qwen_sizes(config), Block(bias="yes", o_bias="!no_bias", mlp_bias="!no_bias"))
+
+
+def minicpm_weights(config: Config) -> list[Weight]:
+    """A Llama without biases; in the mixtures of MiniCPM every layer has its experts."""
+    experts = Experts(width="intermediate_size") if config.number("num_experts") else None
+    return decoder(config, Block(experts=experts))
 
 
 def minimax_01_weights(config: Config) -> list[Weight]:
@@ -112,16 +128,22 @@ FAMILIES = {
     "solar": Family(caches=one_window_caches, weights=mistral),
     "internlm": Family(caches=full_caches, weights=internlm),
     "internlm2": Family(caches=full_caches, weights=internlm),
-    "minicpm": Family(caches=full_caches),
+    "minicpm": Family(
+        caches=full_caches, weights=minicpm_weights, defaults={"tie_word_embeddings": True}
+    ),
     "mimo": Family(caches=optional_window_caches, weights=qkv_biased),
     "baichuan": Family(
-        caches=all_heads_caches, aliases={"max_position_embeddings": "model_max_length"}
+        caches=all_heads_caches,
+        weights=all_heads_weights,
+        aliases={"max_position_embeddings": "model_max_length"},
     ),
-    "chatglm": Family(caches=chatglm_caches, aliases=_CHATGLM),
+    "chatglm": Family(caches=chatglm_caches, weights=chatglm_weights, aliases=_CHATGLM),
+    "qwen": Family(
+        caches=qwen_caches, weights=qwen_weights, aliases={"max_position_embeddings": "seq_length"}
+    ),
     "telechat": Family(caches=full_caches, aliases=_TELECHAT),
     "telechat3": Family(caches=full_caches, weights=llama),  # registry.py: a Llama
     "step1": Family(caches=grouped_caches),
     **dict.fromkeys(("step3_text", "step3_vl_text"), _STEP3),
     **dict.fromkeys(("minimax_text_01", "minimax_m1"), _MINIMAX),
-    "nemotron-nas": Family(caches=searched_caches),
 }

@@ -11,7 +11,7 @@ from functools import partial
 
 from kvpipe.models.base import CacheGeometry
 from kvpipe.models.families.base import Config, Family, Weight
-from kvpipe.models.families.blocks import Block, Experts
+from kvpipe.models.families.blocks import Block, Experts, holds
 from kvpipe.models.families.caches import attention_caches, standard_caches
 from kvpipe.models.families.weights import decoder
 
@@ -27,10 +27,14 @@ GRANITE_MOE = Block(
         shared_width="shared_intermediate_size",
     ),
 )
+OCR_EXPERTS = Experts(
+    number="n_routed_experts", shared="n_shared_experts", shared_bias="mlp_bias", first=1
+)
 HUNYUAN = Block(bias="attention_bias", qk_norm="head")
 
 BLOCKS: Mapping[str, Block] = {
     "afmoe": Block(
+        bias="attention_bias",
         qk_norm="head",
         gate="whole",
         norms=4,
@@ -42,7 +46,10 @@ BLOCKS: Mapping[str, Block] = {
     "aria_text": Block(
         bias="attention_bias",
         experts=Experts(
-            number="moe_num_experts", width="intermediate_size", shared="moe_num_shared_experts"
+            number="moe_num_experts",
+            width="intermediate_size",
+            shared="moe_num_shared_experts",
+            shared_bias="mlp_bias",
         ),
     ),
     "bitnet": Block(bias="attention_bias", sub_norms=True),
@@ -55,7 +62,7 @@ BLOCKS: Mapping[str, Block] = {
     "deepseek_ocr2_text": Block(
         bias="attention_bias",
         mlp_bias="mlp_bias",
-        experts=Experts(number="n_routed_experts", shared="n_shared_experts", first=1),
+        experts=OCR_EXPERTS,
     ),
     "diffllama": Block(bias="attention_bias", lambdas=4),
     "dots1": Block(
@@ -70,10 +77,14 @@ BLOCKS: Mapping[str, Block] = {
     "ernie4_5_moe": Block(
         bias="use_bias",
         mlp_bias="use_bias",
+        head_bias="use_bias",
         experts=Experts(
             number="moe_num_experts",
             shared="moe_num_shared_experts",
+            shared_bias="use_bias",
             first="moe_layer_start_index",
+            last="moe_layer_end_index",
+            every="moe_layer_interval",
             bias=1,
         ),
     ),
@@ -102,7 +113,7 @@ BLOCKS: Mapping[str, Block] = {
     "granitemoe": GRANITE_MOE,
     "granitemoe_swa": Block(bias="attention_bias", sinks=True, experts=GRANITE_MOE.experts),
     "granitemoeshared": GRANITE_MOE,
-    "helium": LLAMA,
+    "helium": Block(bias="attention_bias", o_bias="no", mlp_bias="mlp_bias"),
     "hunyuan_v1_dense": HUNYUAN,
     "hunyuan_v1_moe": Block(
         bias="attention_bias",
@@ -114,21 +125,15 @@ BLOCKS: Mapping[str, Block] = {
         bias="attention_bias",
         qk_norm="head",
         mlp_bias="mlp_bias",
-        experts=Experts(shared="num_shared_experts", first=1),
+        experts=Experts(shared="num_shared_experts", shared_bias="mlp_bias", first=1),
     ),
-    "hyperclovax": Block(bias="attention_bias", mlp_bias="mlp_bias", norms=4),
+    "hyperclovax": Block(bias="attention_bias", mlp_bias="mlp_bias", post_norms="use_post_norm"),
     "internlm3": Block(bias="qkv_bias", o_bias="bias", mlp_bias="bias"),
     "iquestcoder": LLAMA,
     "kolibri1": Block(
         qk_norm="head",
         norms=4,
         experts=Experts(shared_width="shared_expert_intermediate_size"),
-    ),
-    "laguna": Block(
-        bias="attention_bias",
-        qk_norm="head",
-        gate="head",
-        experts=Experts(shared_width="shared_expert_intermediate_size", first=1, bias=1),
     ),
     "mellum": Block(bias="attention_bias", qk_norm="head", experts=Experts()),
     "minimax_m2": Block(
@@ -159,7 +164,9 @@ BLOCKS: Mapping[str, Block] = {
     ),
     "sarvam_moe": Block(
         bias="attention_bias",
+        o_bias="no",
         qk_norm="head",
+        qk_norm_if="use_qk_norm",
         experts=Experts(
             number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
         ),
@@ -168,6 +175,7 @@ BLOCKS: Mapping[str, Block] = {
     "smollm3": LLAMA,
     "solar_open": Block(
         bias="attention_bias",
+        o_bias="no",
         experts=Experts(
             number="n_routed_experts", shared="n_shared_experts", first="first_k_dense_replace"
         ),
@@ -175,7 +183,7 @@ BLOCKS: Mapping[str, Block] = {
     "unlimited_ocr_text": Block(
         bias="attention_bias",
         mlp_bias="mlp_bias",
-        experts=Experts(number="n_routed_experts", shared="n_shared_experts", first=1),
+        experts=OCR_EXPERTS,
     ),
     "vaultgemma": Block(bias="attention_bias"),
 }
@@ -189,10 +197,14 @@ NORMED: Mapping[str, Block] = {
     "phimoe": Block(
         bias="attention_bias",
         norm_bias=True,
+        head_bias="lm_head_bias",
         experts=Experts(number="num_local_experts", width="intermediate_size"),
     ),
     "nemotron": Block(bias="attention_bias", norm_bias=True, gated=False, mlp_bias="mlp_bias"),
-    "stablelm": Block(bias="use_qkv_bias", o_bias="no", norm_bias=True),
+    "stablelm": Block(
+        bias="use_qkv_bias", o_bias="no", qk_norm="whole", qk_norm_if="qk_layernorm",
+        one_norm="use_parallel_residual", norm_bias=True,
+    ),
 }  # fmt: skip
 # Norms without weights.
 UNWEIGHTED: Mapping[str, Block] = {
@@ -204,6 +216,10 @@ biogpt chameleon codegen csm ctrl doge evolla git
 gpt_neox_japanese higgs_audio_v2 kosmos_2_5_text_model kosmos_2_text_model
 kyutai_speech_to_text moshi phi4_multimodal xglm
 """
+
+
+def whole_decoder(config: Config, block: Block, *, norm_bias: bool = False) -> list[Weight]:
+    return decoder(config, block, norm_bias=norm_bias, head_bias=holds(config, block.head_bias))
 
 
 def bare_decoder(config: Config, block: Block) -> list[Weight]:
@@ -265,7 +281,7 @@ def _row(name: str, block: Block, *, norm_bias: bool = False, bare: bool = False
     weights = partial(bare_decoder, block=block) if bare else None
     return Family(
         caches=_OWN_CACHES.get(name, standard_caches),
-        weights=weights or partial(decoder, block=block, norm_bias=norm_bias),
+        weights=weights or partial(whole_decoder, block=block, norm_bias=norm_bias),
         aliases=_ALIASES.get(name, {}),
         defaults=_DEFAULTS.get(name, {}),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvpipe.engines.dropped import last_served
 from kvpipe.engines.versions import parse_version
 from kvpipe.errors import ConfigError, Problem, SpecError
 from kvpipe.models.base import CacheGeometry, ModelGeometry
@@ -30,9 +31,13 @@ class WhatIf:
 
 def as_released(model: ModelGeometry, version: str) -> ModelGeometry:
     """The model as a release of vLLM reads it ("": as its file says); ConfigError where it keeps a
-    cache in a way that is not planned here."""
+    cache in a way that is not planned here, or serves such a model no longer."""
     if not version:
         return model
+    if gone := last_served(model.architectures, version):
+        expected = f"a release that serves {gone[0]}, as vLLM up to {gone[1]}"
+        knob = f"set engine=vllm engine.version={gone[1]}, or engine=kvpipe"
+        raise ConfigError(Problem("engine.version", expected, f"vLLM {version}", knob))
     if told := next((c for c in model.caches if c.stored_otherwise), None):
         expected = "an engine that keeps states as they are"
         got = f"vLLM {version}, which keeps {told.name} as {told.stored_otherwise}"
