@@ -653,3 +653,6 @@ MODELS: dict[str, Model] = {
         *_wide_heads_and_prediction_layers(),
     )
 }
+
+# As many layers of both kinds, a number that many sizes of groups divide: for what a table costs.
+EVEN = Model(name="gemma3-8-8", kind="8 windows, 8 full", config=_gemma3(8, 8))

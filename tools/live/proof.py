@@ -58,7 +58,8 @@ def memory_of(folder: Path) -> int:
     return int(layers * 1.2 * 2**20)
 
 
-def served(name: str, case: Json, python_path: str, scratch: Path) -> Json:
+def answered(name: str, probe: Path, case: Json, python_path: str, scratch: Path) -> Json:
+    """What `probe CASE` says in the engine's environment. python_path: "" without kvpipe."""
     environment = ENVIRONMENTS[name]
     path = scratch / "case.json"
     path.write_text(json.dumps(case))
@@ -67,7 +68,7 @@ def served(name: str, case: Json, python_path: str, scratch: Path) -> Json:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": "1",
     }
-    command = [str(environment.python), str(PROBE), str(path)]
+    command = [str(environment.python), str(probe), str(path)]
     done = subprocess.run(
         command, env=variables, capture_output=True, text=True, cwd=scratch, check=False
     )
@@ -82,7 +83,7 @@ def compare(name: str, model: str, scratch: Path) -> Json:
     folder = MODELS[model].write(scratch)
     python_path = installed_in(scratch / "site")
     own, ours = (
-        served(name, case_of(folder, asked), python_path, scratch)
+        answered(name, PROBE, case_of(folder, asked), python_path, scratch)
         for asked in ({}, {"kvpipe": {"grouping": "optimal"}})
     )
     equal = sum(own["tokens"][key] == ours["tokens"][key] for key in own["tokens"])
