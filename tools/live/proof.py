@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tools.live.environments import ENVIRONMENTS, missing  # noqa: E402
-from tools.live.models import CONTEXT, MODELS  # noqa: E402
+from tools.live.model_files import CONTEXT  # noqa: E402
+from tools.live.models import MODELS  # noqa: E402
 from tools.live.plugin import installed_in  # noqa: E402
 
 Json = dict[str, Any]

@@ -10,7 +10,6 @@ The tables it prints go to docs/vllm.md by hand, with their date.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tools.live.environments import missing  # noqa: E402
-from tools.live.models import CONTEXT, EVEN, MODELS  # noqa: E402
+from tools.live.model_files import CONTEXT  # noqa: E402
+from tools.live.models import EVEN, MODELS  # noqa: E402
 from tools.live.paired import change_percent, mean_milliseconds, slope_microseconds  # noqa: E402
 from tools.live.plugin import installed_in  # noqa: E402
 from tools.live.proof import PADDED, answered  # noqa: E402
