@@ -198,7 +198,7 @@ def _engine(log: EngineLog | None, command: Pasted | None, text: str) -> dict[st
         release = parse_version(f"{version}.0" if version.count(".") == 1 else version)
     except ValueError:
         release = NEWEST
-    return {"name": "vllm", "version": written(release)}
+    return shipped_option("engine", "vllm") | {"version": written(release)}
 
 
 def _profiling(log: EngineLog | None, path: str) -> dict[str, Any]:

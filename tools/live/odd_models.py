@@ -1,5 +1,5 @@
-"""Shapes beside the plain ones: ratios that leave places, layers that share, drafts on latent rows
-and states, linear attention of several makes."""
+"""Shapes beside the plain ones: ratios that leave places, layers that share, drafts beside latent
+rows, windows and states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MTP = {"method": "mtp", "num_speculative_tokens": 1}
 
 
 def odd_models() -> list[Model]:
-    return [*_ratios(), *_shared_and_chunked(), *_drafts(), *_linear(), *_latent(), whisper()]
+    return [*_ratios(), *_shared_and_chunked(), *_drafts(), *_convolutions(), *_latent(), whisper()]
 
 
 def _ratios() -> list[Model]:
@@ -74,7 +74,16 @@ def _shared_and_chunked() -> list[Model]:
 
 def _drafts() -> list[Model]:
     draft = decoder("Eagle3LlamaForCausalLM", "llama", num_hidden_layers=1, draft_vocab_size=512)
-    predicted = decoder("MiMoForCausalLM", "mimo", num_nextn_predict_layers=1)
+    sinks = decoder(
+        "GptOssForCausalLM",
+        "gpt_oss",
+        sliding_window=128,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        swiglu_limit=7.0,
+        attention_bias=True,
+    )
     return [
         Model(
             name="deepseek-v3-eagle3",
@@ -84,18 +93,11 @@ def _drafts() -> list[Model]:
             draft=draft,
         ),
         Model(
-            name="gemma3-eagle3",
-            kind="5 windows : 1 full, EAGLE-3 draft",
-            config=gemma3(1, 5),
+            name="gpt-oss-eagle3",
+            kind="1 window : 1 full, EAGLE-3 draft",
+            config=sinks,
             engine={"speculative_config": EAGLE_3},
             draft=draft,
-        ),
-        Model(
-            name="mimo-mtp",
-            kind="full, MTP draft",
-            config=predicted,
-            engine={"speculative_config": MTP},
-            overrides=("model.draft=mtp",),
         ),
         Model(
             name="qwen3-next-mtp",
@@ -137,9 +139,7 @@ _EXPERTS = {
 }
 
 
-def _linear() -> list[Model]:
-    kinds = ["linear_attention"] * 3 + ["full_attention"]
-    olmo = decoder("OlmoHybridForCausalLM", "olmo_hybrid", layer_types=kinds, **_LINEAR)
+def _convolutions() -> list[Model]:
     moe = decoder(
         "Lfm2MoeForCausalLM",
         "lfm2_moe",
@@ -157,10 +157,7 @@ def _linear() -> list[Model]:
         routed_scaling_factor=1.0,
     )
     del moe["head_dim"]
-    return [
-        Model(name="olmo-hybrid", kind="gated delta net hybrid", config=olmo),
-        Model(name="lfm2-moe", kind="short convolutions and attention", config=moe),
-    ]
+    return [Model(name="lfm2-moe", kind="short convolutions and attention", config=moe)]
 
 
 def _latent() -> list[Model]:
