@@ -639,9 +639,9 @@ def test_a_setting_before_a_pasted_line_stays_a_setting() -> None:
 @pytest.mark.parametrize(
     ("line", "engine"),
     [
-        ("llama-server -m model.gguf -c 8192", "llama.cpp"),
-        ("GGML_X=1 ./bin/llama-server --model=model.gguf", "llama.cpp"),
-        ("trtllm-serve serve org/m", "TensorRT-LLM"),
+        ("llama-cli -m model.gguf -c 8192", "llama.cpp"),
+        ("HF_X=1 ./bin/text-generation-launcher --model-id=org/m", "TGI"),
+        ("lmdeploy serve api_server org/m", "LMDeploy"),
         ("ollama run llama3", "Ollama"),
     ],
 )

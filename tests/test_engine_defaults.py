@@ -179,6 +179,31 @@ def test_full_attention_on_a_cpu_refuses_blocks_that_its_kernel_does_not_run(
         on_a_cpu("llama", tmp_path, "0.32.0", 16)
 
 
+@pytest.mark.parametrize(("asked", "tokens"), [(48, 64), (80, 96)])
+def test_a_block_beside_states_is_made_a_multiple_of_the_cpu_s_kernel_from_0_32_on(
+    asked: int, tokens: int, tmp_path: Path
+) -> None:
+    # As vLLM 0.32.0 planned when started on a CPU with these 64 MiB.
+    made = on_a_cpu("granite4", tmp_path, "0.32.0", asked).plan
+    assert {group.spec.block_size for group in made.groups if not group.spec.is_state} == {tokens}
+    if asked % 32:
+        with pytest.raises(ConfigError, match=f"a multiple of 32 tokens.*got {asked} tokens"):
+            on_a_cpu("granite4", tmp_path, "0.30.0", asked)
+
+
+def test_latent_rows_and_attention_beside_them_have_no_block_in_common_on_a_cpu(
+    tmp_path: Path,
+) -> None:
+    """As a draft of full attention is for a latent model. The engine: "No common block size"."""
+    draft = MODELS["deepseek-v3-eagle3"].write_draft(tmp_path)
+    words = [f"model.path={MODELS['deepseek-v3-eagle3'].write(tmp_path)}", "model=hf"]
+    words += [f"model.draft={draft}", "scheduler.num_speculative_tokens=2", "backend=meta"]
+    words += ["engine=vllm", "engine.version=0.32.0", "cache.kv_cache_memory_bytes=64MiB"]
+    with pytest.raises(ConfigError, match=r"latent rows \(16 tokens\)"):
+        prepared_request([*words, "device=cpu"])
+    assert prepared_request([*words, "device=h100_80gb"]).prepared.resolved.ranks
+
+
 def test_blocks_that_grow_until_pages_are_alike_are_looked_at_then(tmp_path: Path) -> None:
     """Gemma 4's full layers have twice a window's bytes a token, so that theirs do not grow: the
     engine refuses them, and takes the same blocks of Gemma 3."""

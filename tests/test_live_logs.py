@@ -10,7 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from kvpipe.commands.base import Command  # noqa: E402
 from kvpipe.engines.pasted import read_pasted  # noqa: E402
+from kvpipe.front.prepared import prepared_request  # noqa: E402
+from kvpipe.front.words import words_to_overrides  # noqa: E402
 from kvpipe.logs.figures import Figure  # noqa: E402
 from kvpipe.logs.reading import read_file  # noqa: E402
 from tools.live.logs import explained  # noqa: E402
@@ -117,3 +120,42 @@ def test_a_folder_that_is_there_is_not_taken_for_a_shipped_model_of_that_name(
 def test_a_log_whose_figures_are_of_other_settings_is_not_called_explained(tmp_path: Path) -> None:
     path = printed(tmp_path, "gemma3-10-4", "26,214 tokens")
     assert explained(path).startswith("not reproduced")
+
+
+def plugged(folder: Path, name: str, tail: str = "") -> Path:
+    """The start of an engine with kvpipe's plug-in in it, as it was printed (0.32.0, on a CPU)."""
+    text = (ROOT / "tests" / "cases" / "logs" / f"plugin_{name}.log").read_text()
+    path = folder / "engine.log"
+    path.write_text(text.replace("MODEL", str(MODELS["gemma3-4-3"].write(folder))) + tail)
+    return path
+
+
+def told(path: Path) -> str:
+    prepared = prepared_request(words_to_overrides(["doctor", str(path)])).prepared
+    answer = prepared.config.plugins["command"].make(Command).run(prepared, None)
+    return " ".join(line.text.strip() for line in answer.lines(10_000))
+
+
+def test_groups_that_the_plug_in_made_are_explained_and_called_no_mistake(tmp_path: Path) -> None:
+    path = plugged(tmp_path, "optimal")
+    mine = "its groups are those of kvpipe's plug-in, of 1 layer at most"
+    assert explained(path, mine) == ""
+    text = told(path)
+    assert "tokens 34952" in text and "do not add up" not in text
+    assert "padding" not in text and "places" not in text
+    assert """--additional-config '{"kvpipe": {"grouping": "optimal"}}'""" in text
+
+
+def test_a_report_of_the_plug_in_leaves_the_engine_s_own_groups(tmp_path: Path) -> None:
+    path = plugged(tmp_path, "report")
+    assert explained(path, "kvpipe's plug-in reported in it") == ""
+    text = told(path)
+    assert "tokens 30840" in text and "padding [(1, 33.33)]" in text
+    assert "engine.layers_per_group" not in read_file(str(path)).settings
+
+
+def test_why_the_plug_in_changed_nothing_is_told(tmp_path: Path) -> None:
+    left = "(EngineCore pid=2) WARNING 11-30 21:20:42 [planning.py:55] kvpipe: the engine's own "
+    left += "plan stays: vLLM 0.33.0 was not tested, 0.28 to 0.32 were\n"
+    path = plugged(tmp_path, "report", left)
+    assert "changed nothing: the engine's own plan stays: vLLM 0.33.0 was not tested" in told(path)

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tools.live import environments, serving  # noqa: E402
-from tools.live.models import MODELS, with_tokenizer  # noqa: E402
+from tools.live.model_files import with_tokenizer  # noqa: E402
+from tools.live.models import MODELS  # noqa: E402
 from tools.live.served_page import served_lines  # noqa: E402
 from tools.live.server import serving as served_by  # noqa: E402
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -17,6 +18,7 @@ from tools.live.cases import cases  # noqa: E402
 from tools.live.compare import differences, layer_number  # noqa: E402
 from tools.live.models import MODELS  # noqa: E402
 from tools.live.padded import padded  # noqa: E402
+from tools.live.paired import change_percent, slope_microseconds  # noqa: E402
 from tools.live.plugin import installed_in  # noqa: E402
 
 
@@ -127,6 +129,35 @@ def test_equal_answers_do_not_differ() -> None:
     assert differences(answer(), json.loads(json.dumps(answer()))) == []
 
 
+def test_layers_of_a_draft_with_its_own_numbers_come_after_the_model_s() -> None:
+    def plan(draft: str) -> dict[str, object]:
+        layers = ["model.layers.0.attn", "model.layers.1.attn", draft]
+        group = {"kind": "full", "block_size": 16, "page_size": 64, "layers": layers}
+        return answer() | {"groups": [group]}
+
+    assert differences(plan("model.layers.2.attn"), plan("mtp.layers.0.attn")) == []
+    assert differences(plan("model.layers.2.attn"), plan("other.layers.0.attn")) != []
+
+
+def steps(**means: int) -> list[dict[str, int]]:
+    """Of ways that a machine slows alike, by up to a half."""
+    draw = Random(0)
+    slow = [1 + draw.random() / 2 for _ in range(200)]
+    return [{way: int(mean * each) for way, mean in means.items()} for each in slow]
+
+
+def test_a_difference_smaller_than_the_noise_that_both_ways_have_is_found() -> None:
+    found = change_percent(steps(own=1_000_000, ours=1_010_000), "own", "ours")
+    assert found.value == pytest.approx(1, abs=0.01) and 0.9 < found.low <= found.high < 1.1
+    assert found.text(1, "%").startswith("+1.0% (")
+
+
+def test_what_one_more_costs_is_the_slope_of_the_means() -> None:
+    taken = [{"2": 100_000, "4": 110_000, "8": 130_000}] * 20
+    found = slope_microseconds(taken, {"2": 2, "4": 4, "8": 8})
+    assert (found.value, found.low, found.high) == pytest.approx((5, 5, 5))
+
+
 def test_layers_are_told_by_their_number() -> None:
     assert layer_number("backbone.layers.12.mixer") == 12
     assert layer_number("model.layers.3.self_attn.attn") == 3
@@ -135,7 +166,9 @@ def test_layers_are_told_by_their_number() -> None:
 @pytest.mark.full  # each model is planned with every size of groups
 def test_the_proof_is_made_with_every_model_whose_groups_can_be_bettered() -> None:
     better, unknown = padded("0.32.0")
-    assert (sorted(better), unknown) == (sorted(proof.PADDED), [])
+    # Of the last no block is in common on a CPU: the engine refuses it, too.
+    assert sorted(better) == sorted((*proof.PADDED, *proof.DRAFTED))
+    assert unknown == ["deepseek-v3-eagle3"]
 
 
 def test_an_engine_that_is_killed_as_it_starts_costs_its_case_only(

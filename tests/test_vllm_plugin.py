@@ -96,6 +96,21 @@ def test_no_more_tables_than_allowed() -> None:
     assert len(sizes(plan(module, {**OPTIMAL, "max_groups": 6}))) <= 6
 
 
+@pytest.mark.parametrize(
+    ("price", "most", "further"),
+    [(0.005, 0.03, 6), (0.015, 0.03, 2), (0.005, 0.01, 2), (0.2, 0, 0)],
+)
+def test_further_tables_cost_no_more_of_a_step_than_allowed(
+    price: float, most: float, further: int
+) -> None:
+    module = installed()
+    asked = {**OPTIMAL, "price_of_a_group": price, "slower_at_most": most}
+    for full, window in ((4, 10), (3, 4), (4, 22)):
+        own, chosen = plan(module, None, full, window), plan(module, asked, full, window)
+        assert len(sizes(chosen)) - len(sizes(own)) <= further
+    assert len(sizes(plan(module, asked, 3, 4))) == {6: 7, 2: 3, 0: 2}[further]
+
+
 def test_the_report_says_what_really_fits_and_leaves_the_plan(
     warnings: pytest.LogCaptureFixture,
 ) -> None:

@@ -130,7 +130,8 @@ class _Case:
         ranks: list[tuple[CacheLayer, ...]] = [rank.layers for rank in made.resolved.ranks]
         if reading.whole:
             ranks = [tuple({layer.name: layer for rank in ranks for layer in rank}.values())]
-        rules = rules_of(self.version)
+        size = self.log.settings.get("engine.layers_per_group")
+        rules = replace(rules_of(self.version), layers_per_group=size)
         printed = printed_in(self.log)
         off = made.config.cache.disable_hybrid_kv_cache_manager
         limits = made.resolved.limits.with_length(self.length)

@@ -19,7 +19,7 @@ from kvpipe.answers.pasted_checkpoint import unmet_word
 from kvpipe.engines.other_servers import server_of_another
 from kvpipe.engines.pasted import Pasted, image_release, read_pasted
 from kvpipe.engines.pasted_weights import weights_of
-from kvpipe.engines.sglang_pasted import read_sglang
+from kvpipe.engines.server_lines import read_server_line
 from kvpipe.engines.versions import NEWEST, parse_version, written
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.logs.engine_log import EngineLog
@@ -72,7 +72,7 @@ def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
         text = _head(path)
         log, command = _log(path), read_pasted(text)
     if log is None and command is None:
-        command = read_sglang(text)
+        command = read_server_line(text)
     if log is None and command is None:
         raise ConfigError(_nothing_read(text, path))
     raw = _filled(prepared, log, command, text, path)
@@ -83,7 +83,8 @@ def read_pasted_request(prepared: Prepared, path: str) -> PastedRequest:
     made = prepare(raw, prepared.raw)
     if command is not None and _takes_the_context(command, log, prepared.said):
         # A server that is told no length takes the model's, and stops where that does not fit.
-        made = prepare(changed(raw, {_LENGTH: made.resolved.model.context_length}), prepared.raw)
+        length = max(1, made.resolved.model.context_length // command.shared_by)
+        made = prepare(changed(raw, {_LENGTH: length}), prepared.raw)
     made = replace(made, said=prepared.said)
     return PastedRequest(prepared=made, log=log, command=command, unmet=unmet)
 
@@ -92,7 +93,10 @@ def _nothing_read(text: str, path: str) -> Problem:
     if (other := server_of_another(text)) is not None:
         engine, option = other
         knob = f"kvpipe run engine={option} plans it, and its log is read" if option else ""
-        wanted = "a line of vLLM's or SGLang's server: the flags of others are not read"
+        wanted = (
+            "a line of vLLM's, SGLang's, llama.cpp's or TensorRT-LLM's server: the flags of others "
+            "are not read"
+        )
         return Problem("command.path", wanted, f"one of {engine}", knob)
     wanted = "an engine's log with its memory lines, or a line such as vllm serve MODEL ..."
     return Problem("command.path", wanted, f"neither in {path}")
@@ -194,7 +198,7 @@ def _engine(log: EngineLog | None, command: Pasted | None, text: str) -> dict[st
         release = parse_version(f"{version}.0" if version.count(".") == 1 else version)
     except ValueError:
         release = NEWEST
-    return {"name": "vllm", "version": written(release)}
+    return shipped_option("engine", "vllm") | {"version": written(release)}
 
 
 def _profiling(log: EngineLog | None, path: str) -> dict[str, Any]:
@@ -221,8 +225,9 @@ def _model(
     names = [command.model if command else None, log.model if log else None]
     for name in filter(None, names):
         # A folder that is there is that model, whatever shipped one its name is like.
-        is_here = os.path.isdir(name) and has_config(name)  # False of what is no name, too
-        if not is_here and (preset := _preset(name)):
+        is_here = os.path.exists(name) and has_config(name)  # False of what is no name, too
+        shape = command.shape if command is not None and name == command.model else ""
+        if not is_here and (preset := _preset(shape or name)):
             return shipped_option("model", preset)
         if is_here or has_config(name):
             return {**shipped_option("model", "hf"), "path": name}
@@ -238,6 +243,8 @@ def _weights(log: EngineLog | None, command: Pasted | None) -> dict[str, Any]:
     word = str(command.settings.get("weights", "")) if command is not None else ""
     names = [command.model if command else None, log.model if log else None]
     name = next(filter(None, names), "")
+    if name.endswith(".gguf") and has_config(name):  # a file that is there has its own sizes
+        return shipped_option("weights", "published")
     preset = hub_name_is_shipped(name)
     is_itself = (preset is not None and is_name_of(preset, name)) or has_config(name)
     option = weights_of(word or None, "" if is_itself else name)
@@ -248,11 +255,13 @@ def _preset(name: str) -> str | None:
     """The shipped model of that Hub name, or with the same last part but for endings that leave the
     shape alone."""
     last = name.rstrip("/").rpartition("/")[2]
+    plain = _SAME_SHAPE.sub("", last.lower())
     try:
         return (
             hub_name_is_shipped(name)
             or option_named("model", last)
-            or option_named("model", _SAME_SHAPE.sub("", last.lower()))
+            or option_named("model", plain)
+            or option_named("model", plain.removeprefix("meta-"))  # Meta-Llama-3.1-8B
         )
     except ConfigError:  # a name that fits two presets is none
         return None

@@ -6,6 +6,7 @@ from kvpipe.answers.served_name import served_name
 from kvpipe.answers.unserved import has_states, line_release, why_none
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.arguments import OLDEST_BFLOAT16
+from kvpipe.engines.base import EngineRules
 from kvpipe.engines.defaults import chunked_beyond
 from kvpipe.engines.serve import serve_line
 from kvpipe.pipeline import Prepared, Result
@@ -15,6 +16,10 @@ from kvpipe.specs.scaled_rows import SCALED_ROWS
 from kvpipe.stages.validation.base import ResolvedRun
 
 _WORDS = ("fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", *SCALED_ROWS)
+
+
+# The release groups so many layers only with kvpipe's plug-in in it.
+REGROUPED = """--additional-config '{"kvpipe": {"grouping": "optimal"}}'"""
 
 
 def line_of(result: Result) -> str:
@@ -29,7 +34,9 @@ def line_for(prepared: Prepared, plan: Plan, model: str = "") -> str:
         return ""
     version = line_release(prepared)
     model = model or served_name(prepared)
-    return serve_line(model, _settings(config, resolved, plan, version), version)
+    line = serve_line(model, _settings(config, resolved, plan, version), version)
+    regroups = config.plugins["engine"].make(EngineRules).layers_per_group is not None
+    return f"{line} {REGROUPED}" if regroups else line
 
 
 def image_of(prepared: Prepared) -> str:

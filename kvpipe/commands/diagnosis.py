@@ -30,7 +30,14 @@ from kvpipe.commands.pasted_flags import (
     unread,
 )
 from kvpipe.commands.printed_size import with_size
-from kvpipe.commands.read_start import capacity_of, defaults_of, ended, engine_of, memory_of
+from kvpipe.commands.read_start import (
+    capacity_of,
+    defaults_of,
+    ended,
+    engine_of,
+    memory_of,
+    plugged_in,
+)
 from kvpipe.commands.said_beside import as_the_log_says, instead_of_line, of_another_card, of_said
 from kvpipe.commands.told_ways import distinct_ways, told_way
 from kvpipe.commands.trouble import NO_TROUBLE, Trouble
@@ -147,7 +154,7 @@ def of_log_alone(log: EngineLog) -> Diagnosis:
     """What a log says without the model and the card it is of."""
     troubles = [*of_full_card(log, None), *_of_the_log(log, None), *of_full_cache(log, None)]
     return Diagnosis(
-        about=f"the log of {ended(log)}: {engine_of(log)}",
+        about=f"the log of {ended(log)}: {engine_of(log)}{plugged_in(log)}",
         memory=tuple(memory_of(log, None)),
         capacity=(),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
@@ -213,7 +220,8 @@ def _about(pasted: PastedRequest, is_estimated: bool) -> str:
         return f"a command line: {where}, estimated{unread(pasted)}"
     has_memory = log.per_rank("available_kv") or log.per_rank("pools")
     known = "" if has_memory or not is_estimated else "; " + NO_MEMORY
-    return f"the log of {ended(log)}: {engine_of(log)}, {where}{known}{unread(pasted)}"
+    plugged = plugged_in(log)
+    return f"the log of {ended(log)}: {engine_of(log)}, {where}{plugged}{known}{unread(pasted)}"
 
 
 # --- what is wrong ---
@@ -222,6 +230,9 @@ def _of_the_log(log: EngineLog | None, compared: LogComparison | None) -> Iterat
         return
     if log.refused:
         yield Trouble(text=_refusal(log), stops=True)
+    if "kvpipe_left" in log.said:
+        text = log.said["kvpipe_left"].text.rpartition("kvpipe: ")[2]
+        yield Trouble(text=f"kvpipe's plug-in changed nothing: {text}")
     for text in contradictions(log):
         yield Trouble(text=f"the log contradicts itself: {text}")
     if (

@@ -18,10 +18,11 @@ from kvpipe.answers.pasted_request import TooLittleSaid, read_pasted_request
 from kvpipe.commands.base import Command, CommandOptions
 from kvpipe.commands.diagnosis import MOST_LINES, Diagnosis, diagnose, of_log_alone
 from kvpipe.commands.other_engine import log_of_another, of_another
-from kvpipe.commands.sglang_line import of_planned_line
+from kvpipe.commands.planned_line import of_planned_line
 from kvpipe.commands.trouble import NO_TROUBLE, Trouble
 from kvpipe.engines.other_servers import OTHER_SERVERS, server_of_another
 from kvpipe.engines.pasted import read_pasted
+from kvpipe.engines.server_lines import read_server_line
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.standard_input import kept_standard_input, kept_text
 from kvpipe.pipeline import Prepared
@@ -72,7 +73,7 @@ class Doctor(Command):
 def _kept(word: str) -> AbstractContextManager[str]:
     """A file with what is pasted: the word's own, standard input (-), or the word itself, where it
     is a command line and no file has that name."""
-    is_line = read_pasted(word) is not None or bool(server_of_another(word))
+    is_line = any(read(word) for read in (read_pasted, read_server_line, server_of_another))
     return kept_text(word) if is_line and not os.path.exists(word) else kept_standard_input(word)
 
 

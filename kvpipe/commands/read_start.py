@@ -33,6 +33,13 @@ def engine_of(log: EngineLog) -> str:
     return log.engine + (f" {log.version}" if log.version else "")
 
 
+def plugged_in(log: EngineLog) -> str:
+    """Whose groups the engine ran with, where kvpipe's plug-in was asked."""
+    if (size := log.settings.get("engine.layers_per_group")) is not None:
+        return f"; its groups are those of kvpipe's plug-in, of {count(size, 'layer')} at most"
+    return "; kvpipe's plug-in reported in it" if "kvpipe_report" in log.said else ""
+
+
 def ended(log: EngineLog) -> str:
     if log.refused:
         return "a start that was refused"

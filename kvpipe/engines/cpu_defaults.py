@@ -55,4 +55,18 @@ CPU_ROWS: tuple[Row, ...] = (
         source="the largest within the asked block in 0.30.0; 0.29 was not looked at",
         certain=False,
     ),
+    Row(
+        rule="state_block_takes_kernel_block",
+        value=False,
+        until=(0, 32, 0),
+        source="platforms/interface.py, 0.28.0 and 0.30.0; 0.31 was not looked at",
+        certain=False,
+    ),
+    Row(
+        rule="state_block_takes_kernel_block",
+        value=True,
+        since=(0, 32, 0),
+        source="platforms/interface.py, 0.32.0: backend_block_alignment; started in docs/live.md",
+        certain=False,
+    ),
 )

@@ -229,6 +229,12 @@ def window_takes_kernel_block(version: str) -> bool:
     return bool(_value("window_takes_kernel_block", version))
 
 
+def state_block_takes_kernel_block(version: str) -> bool:
+    """Whether a block that attention shares with states is made a multiple of the kernel's; where
+    not, one that is none is refused."""
+    return bool(_value("state_block_takes_kernel_block", version))
+
+
 def declared_cache_wins(version: str) -> bool:
     """Whether the dtype that a compressed-tensors checkpoint declares for its cache replaces one
     that the user set; "": kvpipe's own rules, which store what was set."""

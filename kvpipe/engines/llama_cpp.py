@@ -270,10 +270,7 @@ class LlamaCpp(PlannedEngine):
         options, sequences = self.options, pools.max_requests or 1
         cells = pools.context or question.length
         n_ctx = cells if options.kv_unified else cells * sequences
-        name = f"{question.model.name.rpartition('/')[2]}.gguf"
-        path = question.model_word
-        file = path if path.endswith(".gguf") else name
-        words = ["llama-server", "--model", file, "--ctx-size", str(n_ctx)]
+        words = ["llama-server", *_file(question), "--ctx-size", str(n_ctx)]
         words += ["--parallel", str(sequences)]
         words += ["--kv-unified" if options.kv_unified else "--no-kv-unified"]
         words += ["--ubatch-size", str(options.n_ubatch), "--gpu-layers", "999"]
@@ -281,6 +278,16 @@ class LlamaCpp(PlannedEngine):
         words += ["--flash-attn", "on" if options.flash_attn else "off"]
         words += ["--swa-full"] if options.swa_full else []
         return Start(command=shlex.join(words), mark="read")
+
+
+def _file(question: Question) -> list[str]:
+    """The file, the repository of files, or a name that such a file might have."""
+    word = question.model_word
+    if word.endswith(".gguf"):
+        return ["--model", word]
+    if word.partition(":")[0].lower().endswith("gguf") and word.count("/") == 1:
+        return ["--hf-repo", word]
+    return ["--model", f"{question.model.name.rpartition('/')[2]}.gguf"]
 
 
 def _demand(context: Context, cells: int, shared: Demand) -> Demand:

@@ -1,4 +1,5 @@
-"""Command lines of servers whose flags kvpipe does not read: known, so that it can say so."""
+"""Command lines of servers other than vLLM's: known by their program, so that doctor can say whose
+it is, whether or not its flags are read."""
 
 from __future__ import annotations
 
@@ -36,3 +37,8 @@ def server_of_another(text: str) -> tuple[str, str] | None:
             ):
                 return OTHER_SERVERS[name]
     return None
+
+
+def title_of(option: str) -> str:
+    """The engine's name as people write it, by its option of `engine`."""
+    return next(title for title, name in OTHER_SERVERS.values() if name == option)

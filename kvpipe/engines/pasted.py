@@ -62,7 +62,9 @@ _LIST_ITEM = re.compile(r"[ \t]{0,80}- {1,4}(.{1,2000})")
 class Pasted:
     """model: as written (None: none). settings: by key. unknown: flags that are no setting here.
     program, arguments: the words of the line up to the server's name, and after it; program is
-    empty where arguments alone were pasted. engine: the option of `engine` ("": vLLM)."""
+    empty where arguments alone were pasted. engine: the option of `engine` ("": vLLM). shape: the
+    model's name where what is written is a file's ("": as written). shared_by: sequences among
+    which the model's context is divided where no length is said."""
 
     model: str | None = None
     program: tuple[str, ...] = field(default=(), compare=False)
@@ -70,6 +72,8 @@ class Pasted:
     settings: dict[str, Any] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     engine: str = ""
+    shape: str = ""
+    shared_by: int = 1
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+# Of GGUF files, those whose bytes are known: the word is the option.
+GGUF_TYPES = ("q4_0", "q4_k_m", "q4_k_s", "q5_0", "q5_k_m", "q5_k_s", "q6_k", "q8_0")
 # `--quantization` -> option of `weights`. The kernel that runs it (marlin) changes no byte.
 _BY_WORD = {
     "fp8": "fp8",
@@ -13,6 +15,7 @@ _BY_WORD = {
     "gptq_marlin": "gptq",
     "mxfp4": "mxfp4",
     "modelopt_fp4": "nvfp4",
+    **{name: name for name in GGUF_TYPES},
 }
 # Words that read a checkpoint of their kind, which no engine makes as it loads another -> what may
 # say so in its name or its `quant_method`. (fp8 and bitsandbytes are made at load.)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from kvpipe.engines.base import EngineRules
 from kvpipe.engines.versions import parse_version, rules_of
@@ -25,9 +26,10 @@ class VllmByVersion:
         model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
         name: str
         version: Annotated[str, BeforeValidator(_three_parts)]
+        layers_per_group: Annotated[int, Field(ge=1)] | None = None
 
     def __call__(self, options: Options) -> EngineRules:
-        return rules_of(options.version)
+        return replace(rules_of(options.version), layers_per_group=options.layers_per_group)
 
 
 PLUGIN = VllmByVersion()

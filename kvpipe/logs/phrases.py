@@ -23,6 +23,7 @@ BYTES = re.compile(r"(\d{1,120})")
 COUNT = re.compile(r"([\d,]{1,120})")
 RATIO = re.compile(r"(\d{1,120}(?:\.\d{1,40})?|\.\d{1,40})")  # ends before a sentence's full stop
 PADDING = re.compile(r"([\d,]{1,40}) padding layers, may waste at most ([\d.]{1,40})%")
+GROUPS = re.compile(r"\d{1,9} groups \[([\d, ]{1,4000})\]")
 WORD = re.compile(r"(?:torch\.)?([A-Za-z][\w.]{0,40})")
 # Methods that store a cache: a model of its own, or prediction layers of the file itself.
 DRAFT = re.compile(
@@ -38,7 +39,8 @@ _NUMERIC = ("size", "bytes", "count", "ratio")
 class Phrase:
     """words: literal. pattern: of the value after them (before: before them). names: of its groups.
 
-    kind: size | bytes | count | ratio | word | release | truth. unit: bytes of a size. within:
+    kind: size | bytes | count | ratio | word | release | truth | regrouped (a word: warnings of the
+    plan before it count no more). unit: bytes of a size. within:
     words that must stand earlier in the line. closing: the value ends at this character instead
     (paths). lone: no letter, digit or underscore stands right before the words. every: each place
     counts, not the first one. rare: words of the value, where its own words stand in many lines.

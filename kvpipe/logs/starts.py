@@ -119,6 +119,9 @@ class Starts:
         elif phrase.kind == "padding":
             if name == "padding_layers":
                 now.padding[whole_number(value), number(str(values[1]))] = None
+        elif phrase.kind == "regrouped":
+            now.padding.clear()
+            now.printed[name] = value
         elif phrase.kind == "loaded":
             self._loads(value, who)
         elif phrase.kind == "truth":

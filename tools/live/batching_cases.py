@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tools.live.cases import MIB, Named
-from tools.live.models import MODELS, Model
+from tools.live.model_files import Model
+from tools.live.models import MODELS
 
 Json = dict[str, Any]
 REQUEST = 512  # tokens, of the requests whose places are counted

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.live.models import CONTEXT, MODELS, Model
+from tools.live.model_files import CONTEXT, Model
+from tools.live.models import MODELS
 
 MIB = 2**20
 
@@ -72,6 +73,8 @@ LENGTH = Setting(
     overrides=(f"scheduler.max_model_len={CONTEXT}",),
     arguments={"max_model_len": CONTEXT},
 )
+# Blocks that no kernel block but 16 divides.
+ODD_BLOCKS = (_block(48), _block(80))
 BLOCKS = tuple(_block(tokens) for tokens in (16, 32, 64, 256))
 FP8 = Setting(name="fp8", overrides=("cache=fp8",), arguments={"kv_cache_dtype": "fp8"})
 FLOAT32 = Setting(
@@ -107,6 +110,17 @@ SMALL_BATCH = Setting(
     overrides=("scheduler.max_num_batched_tokens=300", "scheduler.max_num_seqs=64"),
     arguments={"max_num_batched_tokens": 300, "max_num_seqs": 64},
 )
+# Cross attention is planned for the batch's tokens where the engine does not know the encoder's.
+CROSS_BATCH = Setting(
+    name="batch of 3,000",
+    overrides=("scheduler.max_num_batched_tokens=3000",),
+    arguments={"max_num_batched_tokens": 3000},
+)
+FLOAT32_STATES = Setting(
+    name="float32 states",
+    overrides=("cache.mamba_ssm_cache_dtype=float32",),
+    arguments={"mamba_ssm_cache_dtype": "float32"},
+)
 TP2 = Setting(
     name="tp 2", overrides=("parallel=tp2",), arguments={"tensor_parallel_size": 2}, processes=2
 )
@@ -141,3 +155,14 @@ def cases() -> Iterator[Case]:
     for setting in (TP2, PP2):
         for name in ("llama", "gemma3-10-4"):
             yield Case(model=MODELS[name], setting=setting, memory_bytes=64 * MIB)
+    yield from _odd_cases()
+
+
+def _odd_cases() -> Iterator[Case]:
+    for setting in ODD_BLOCKS:
+        for name in ("llama", "gemma3-10-4", "granite4", "llama4"):
+            yield Case(model=MODELS[name], setting=setting, memory_bytes=64 * MIB)
+    for name in ("granite4", "falcon-h1", "nemotron-h", "mamba2"):
+        yield Case(model=MODELS[name], setting=FLOAT32_STATES, memory_bytes=64 * MIB)
+    for setting in (_block(32), FLOAT32, CROSS_BATCH):
+        yield Case(model=MODELS["whisper"], setting=setting, memory_bytes=64 * MIB)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 Json = dict[str, Any]
+DRAFT = "mtp."
 KINDS = {
     "FullAttentionSpec": "full",
     "SlidingWindowSpec": "sliding",
@@ -65,13 +66,20 @@ def _groups(ours: Json, theirs: Json) -> list[str]:
 
 
 def _in_short(groups: list[Json], num_layers: int) -> list[Any]:
-    """Where a layer has attention and a state, the engine numbers the states on."""
+    """Where a layer has attention and a state, the engine numbers the states on; layers of a draft
+    that has its own numbers come after the model's."""
+    names = [name for group in groups for name in group["layers"]]
+    own = [layer_number(name) for name in names if not name.startswith(DRAFT)]
+    first = max(own, default=-1) + 1
     return [
         [
             KINDS.get(group["kind"], group["kind"]),
             group["block_size"],
             group["page_size"],
-            *[layer_number(name) % num_layers for name in group["layers"]],
+            *[
+                (layer_number(name) + first * name.startswith(DRAFT)) % num_layers
+                for name in group["layers"]
+            ],
         ]
         for group in groups
     ]

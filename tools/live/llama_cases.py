@@ -9,7 +9,8 @@ from typing import Any
 
 from tools.live.cases import Named
 from tools.live.gguf_models import CONTEXT, GGUF_MODELS, GgufModel
-from tools.live.models import MODELS, Model
+from tools.live.model_files import Model
+from tools.live.models import MODELS
 
 Json = dict[str, Any]
 GIB = 2**30

@@ -6,7 +6,8 @@ python tools/live/matrix.py llama-cpp transformers        # engines that are pla
 python tools/live/matrix.py vllm-0.32.0 --only gemma3     # some cases; the page is not written
 python tools/live/matrix.py --page                        # the page again, from kept answers
 
-Answers are kept in the cache folder, engine by engine; the page is made of all that are there.
+Answers are kept in the cache folder, engine by engine and a few cases at a time: a run that was cut
+off goes on with --missing. The page is made of all that are there.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tools.live.serving import kept as served_before  # noqa: E402
 Json = dict[str, Any]
 # No weights and no tokenizer are here: both are said to the engine beside every case.
 ALWAYS = {"load_format": "dummy", "skip_tokenizer_init": True, "enforce_eager": True}
+AT_A_TIME = 6  # cases between one keeping of answers and the next
 ALWAYS_IN_WORDS = ("--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager")
 
 
@@ -72,9 +74,19 @@ def answers_of(name: str, chosen: Sequence[Case], folders: dict[str, Path], scra
     return found
 
 
-def run(name: str, only: str, known: Collection[str]) -> Json:
-    """What the engine answered, by name of the case; known: those that need no answer."""
+def parts(name: str, only: str, known: Collection[str]) -> Iterator[Json]:
+    """What the engine answered, by name of the case, some cases at a time. known: those that need
+    no answer."""
+    if name in PLANNED:
+        yield planned_answers(name, only, known)
+        return
     chosen = [case for case in cases() if only in case.name and case.name not in known]
+    for first in range(0, len(chosen), AT_A_TIME):
+        yield run(name, chosen[first : first + AT_A_TIME])
+
+
+def run(name: str, chosen: Sequence[Case]) -> Json:
+    """Every answer to these cases, from engines of one process where one is enough."""
     with tempfile.TemporaryDirectory(prefix="kvpipe-live-") as scratch:
         folders = {case.model.name: case.model.write(Path(scratch)) for case in chosen}
         return answers_of(name, chosen, folders, Path(scratch))
@@ -128,11 +140,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _ask_and_keep(name: str, only: str, missing_alone: bool) -> None:
     before = answers_kept(name) if only or missing_alone else {}
-    known = before if missing_alone else ()
-    asked = planned_answers if name in PLANNED else run
-    answers = before | asked(name, only, known)
-    found = {"date": date.today().isoformat(), "answers": answers}
-    kept_answers(name).write_text(json.dumps(found, indent=1))
+    known = tuple(before) if missing_alone else ()
+    answers, today = dict(before), date.today().isoformat()
+    for found in parts(name, only, known):
+        answers |= {case: {**answer, "date": today} for case, answer in found.items()}
+        kept = {"date": today, "answers": answers}
+        kept_answers(name).write_text(json.dumps(kept, indent=1))
 
 
 @cache

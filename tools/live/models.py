@@ -6,108 +6,21 @@ divides). An entry is a name, what its cache is, and the file's content.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-Config = Mapping[str, Any]
-CONTEXT = 1024  # tokens
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """kind: of its cache, for the page. config: of config.json. engine, overrides: what
-    the engine and kvpipe need beside it. draft: the config.json of a draft model, if any."""
-
-    name: str
-    kind: str
-    config: Config
-    engine: Config = field(default_factory=dict)
-    draft: Config | None = None
-    overrides: tuple[str, ...] = ()
-
-    def write(self, folder: Path) -> Path:
-        """The folder with config.json in it."""
-        return _written(folder / self.name, self.config)
-
-    def write_draft(self, folder: Path) -> Path | None:
-        return _written(folder / f"{self.name}-draft", self.draft) if self.draft else None
-
-
-def _written(folder: Path, config: Config) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=1))
-    return folder
-
-
-def with_tokenizer(folder: Path) -> Path:
-    """The folder, with a word for each of its model's tokens: a server reads and writes text."""
-    size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    words = {f"w{number}": number for number in range(size)}
-    file = {
-        "version": "1.0",
-        "added_tokens": [],
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(file))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
-
-
-def _decoder(architecture: str, model_type: str, **changes: Any) -> dict[str, Any]:
-    """A decoder in the words most files use."""
-    return {
-        "architectures": [architecture],
-        "model_type": model_type,
-        "vocab_size": 512,
-        "hidden_size": 128,
-        "intermediate_size": 128,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": CONTEXT,
-        "rms_norm_eps": 1e-6,
-        "hidden_act": "silu",
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-        "tie_word_embeddings": False,
-        "rope_theta": 10000.0,
-        "torch_dtype": "float32",
-        **changes,
-    }
-
-
-def _kinds(full: int, window: int) -> list[str]:
-    """Layer types with the full layers spread among the windows, the last of each run full."""
-    total = full + window
-    marks = {round((i + 1) * total / full) - 1 for i in range(full)}
-    return ["full_attention" if i in marks else "sliding_attention" for i in range(total)]
-
-
-def _gemma3(full: int, window: int, **changes: Any) -> dict[str, Any]:
-    kinds = _kinds(full, window)
-    return _decoder(
-        "Gemma3ForCausalLM",
-        "gemma3_text",
-        num_hidden_layers=len(kinds),
-        layer_types=kinds,
-        sliding_window=64,
-        query_pre_attn_scalar=32,
-        hidden_activation="gelu_pytorch_tanh",
-        rope_local_base_freq=10000.0,
-        tie_word_embeddings=True,
-        **changes,
-    )
+from tools.live.model_files import (
+    CONTEXT,
+    DEEPSEEK_V3,
+    Config,
+    Model,
+    decoder,
+    gemma3,
+    kinds,
+    latent,
+)
+from tools.live.odd_models import odd_models
 
 
 def _full() -> list[Model]:
-    llama = _decoder("LlamaForCausalLM", "llama")
+    llama = decoder("LlamaForCausalLM", "llama")
     moe = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
     gpt = {
         "vocab_size": 512,
@@ -120,23 +33,23 @@ def _full() -> list[Model]:
         ("llama", llama),
         ("llama-mha", {**llama, "num_key_value_heads": 4}),
         ("llama-mqa-64", {**llama, "num_key_value_heads": 1, "head_dim": 64}),
-        ("qwen2", _decoder("Qwen2ForCausalLM", "qwen2")),
-        ("qwen3", _decoder("Qwen3ForCausalLM", "qwen3", head_dim=64)),
-        ("granite", _decoder("GraniteForCausalLM", "granite")),
-        ("olmo2", _decoder("Olmo2ForCausalLM", "olmo2")),
-        ("glm4", _decoder("Glm4ForCausalLM", "glm4", attention_bias=True)),
-        ("gemma", _decoder("GemmaForCausalLM", "gemma", hidden_activation="gelu_pytorch_tanh")),
-        ("cohere", _decoder("CohereForCausalLM", "cohere", layer_norm_eps=1e-5, logit_scale=1.0)),
-        ("stablelm", _decoder("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5)),
-        ("starcoder2", _decoder("Starcoder2ForCausalLM", "starcoder2", norm_epsilon=1e-5)),
+        ("qwen2", decoder("Qwen2ForCausalLM", "qwen2")),
+        ("qwen3", decoder("Qwen3ForCausalLM", "qwen3", head_dim=64)),
+        ("granite", decoder("GraniteForCausalLM", "granite")),
+        ("olmo2", decoder("Olmo2ForCausalLM", "olmo2")),
+        ("glm4", decoder("Glm4ForCausalLM", "glm4", attention_bias=True)),
+        ("gemma", decoder("GemmaForCausalLM", "gemma", hidden_activation="gelu_pytorch_tanh")),
+        ("cohere", decoder("CohereForCausalLM", "cohere", layer_norm_eps=1e-5, logit_scale=1.0)),
+        ("stablelm", decoder("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5)),
+        ("starcoder2", decoder("Starcoder2ForCausalLM", "starcoder2", norm_epsilon=1e-5)),
         (
             "nemotron",
-            _decoder("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5),
+            decoder("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5),
         ),
-        ("mixtral", _decoder("MixtralForCausalLM", "mixtral", num_local_experts=4, **moe)),
+        ("mixtral", decoder("MixtralForCausalLM", "mixtral", num_local_experts=4, **moe)),
         (
             "qwen3-moe",
-            _decoder(
+            decoder(
                 "Qwen3MoeForCausalLM",
                 "qwen3_moe",
                 num_experts=4,
@@ -210,17 +123,17 @@ def _full() -> list[Model]:
 
 def _windows() -> list[Model]:
     rows: list[tuple[str, str, Config]] = [
-        ("mistral-window", "window", _decoder("MistralForCausalLM", "mistral", sliding_window=64)),
-        ("phi3-window", "window", _decoder("Phi3ForCausalLM", "phi3", sliding_window=96)),
+        ("mistral-window", "window", decoder("MistralForCausalLM", "mistral", sliding_window=64)),
+        ("phi3-window", "window", decoder("Phi3ForCausalLM", "phi3", sliding_window=96)),
         (
             "mistral-window-200",
             "window",
-            _decoder("MistralForCausalLM", "mistral", sliding_window=200),
+            decoder("MistralForCausalLM", "mistral", sliding_window=200),
         ),
         (
             "gemma2",
             "1 window : 1 full",
-            _decoder(
+            decoder(
                 "Gemma2ForCausalLM",
                 "gemma2",
                 sliding_window=64,
@@ -231,15 +144,15 @@ def _windows() -> list[Model]:
                 layer_types=["sliding_attention", "full_attention"] * 2,
             ),
         ),
-        ("gemma3-5-1", "5 windows : 1 full", _gemma3(1, 5)),
-        ("gemma3-10-4", "10 windows, 4 full", _gemma3(4, 10)),
-        ("gemma3-7-1", "7 windows, 1 full", _gemma3(1, 7)),
-        ("gemma3-22-4", "22 windows, 4 full", _gemma3(4, 22)),
-        ("gemma3-4-3", "4 windows, 3 full", _gemma3(3, 4)),
+        ("gemma3-5-1", "5 windows : 1 full", gemma3(1, 5)),
+        ("gemma3-10-4", "10 windows, 4 full", gemma3(4, 10)),
+        ("gemma3-7-1", "7 windows, 1 full", gemma3(1, 7)),
+        ("gemma3-22-4", "22 windows, 4 full", gemma3(4, 22)),
+        ("gemma3-4-3", "4 windows, 3 full", gemma3(3, 4)),
         (
             "olmo3",
             "3 windows : 1 full",
-            _decoder(
+            decoder(
                 "Olmo3ForCausalLM",
                 "olmo3",
                 num_hidden_layers=8,
@@ -250,7 +163,7 @@ def _windows() -> list[Model]:
         (
             "gpt-oss",
             "1 window : 1 full, sinks",
-            _decoder(
+            decoder(
                 "GptOssForCausalLM",
                 "gpt_oss",
                 sliding_window=128,
@@ -264,7 +177,7 @@ def _windows() -> list[Model]:
         (
             "cohere2",
             "3 windows : 1 full",
-            _decoder(
+            decoder(
                 "Cohere2ForCausalLM",
                 "cohere2",
                 layer_norm_eps=1e-5,
@@ -276,7 +189,7 @@ def _windows() -> list[Model]:
         (
             "exaone4",
             "3 windows : 1 full",
-            _decoder(
+            decoder(
                 "Exaone4ForCausalLM",
                 "exaone4",
                 sliding_window=64,
@@ -287,7 +200,7 @@ def _windows() -> list[Model]:
         (
             "llama4",
             "3 chunked : 1 full",
-            _decoder(
+            decoder(
                 "Llama4ForCausalLM",
                 "llama4_text",
                 attention_chunk_size=256,
@@ -306,33 +219,11 @@ def _windows() -> list[Model]:
 
 
 def _latent() -> list[Model]:
-    latent = {
-        "q_lora_rank": None,
-        "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "num_key_value_heads": 4,
-        "n_routed_experts": 4,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 64,
-        "first_k_dense_replace": 1,
-        "moe_layer_freq": 1,
-        "n_group": 1,
-        "topk_group": 1,
-        "topk_method": "greedy",
-        "scoring_func": "softmax",
-        "routed_scaling_factor": 1.0,
-        "norm_topk_prob": False,
-    }
-    v2 = _decoder("DeepseekV2ForCausalLM", "deepseek_v2", **latent)
-    v3 = _decoder("DeepseekV3ForCausalLM", "deepseek_v3", **latent)
-    for config in (v2, v3):
-        del config["head_dim"]
     return [
-        Model(name="deepseek-v2", kind="latent", config=v2),
-        Model(name="deepseek-v3", kind="latent", config=v3),
+        Model(
+            name="deepseek-v2", kind="latent", config=latent("DeepseekV2ForCausalLM", "deepseek_v2")
+        ),
+        Model(name="deepseek-v3", kind="latent", config=DEEPSEEK_V3),
     ]
 
 
@@ -414,7 +305,7 @@ def _states() -> list[Model]:
         (
             "jamba",
             "mamba-1 hybrid",
-            _decoder(
+            decoder(
                 "JambaForCausalLM",
                 "jamba",
                 num_hidden_layers=4,
@@ -435,7 +326,7 @@ def _states() -> list[Model]:
         (
             "bamba",
             "mamba-2 hybrid",
-            _decoder(
+            decoder(
                 "BambaForCausalLM",
                 "bamba",
                 attn_layer_indices=[2],
@@ -446,7 +337,7 @@ def _states() -> list[Model]:
         (
             "granite4",
             "mamba-2 hybrid",
-            _decoder(
+            decoder(
                 "GraniteMoeHybridForCausalLM",
                 "granitemoehybrid",
                 layer_types=["mamba", "mamba", "attention", "mamba"],
@@ -464,7 +355,7 @@ def _states() -> list[Model]:
         (
             "falcon-h1",
             "mamba-2 beside attention in each layer",
-            _decoder(
+            decoder(
                 "FalconH1ForCausalLM",
                 "falcon_h1",
                 mamba_d_ssm=256,
@@ -475,7 +366,7 @@ def _states() -> list[Model]:
         (
             "nemotron-h",
             "mamba-2 hybrid",
-            _decoder(
+            decoder(
                 "NemotronHForCausalLM",
                 "nemotron_h",
                 hybrid_override_pattern="M-M*",
@@ -493,7 +384,7 @@ def _states() -> list[Model]:
         (
             "zamba2",
             "mamba-2 hybrid, shared attention",
-            _decoder(
+            decoder(
                 "Zamba2ForCausalLM",
                 "zamba2",
                 num_hidden_layers=6,
@@ -520,7 +411,7 @@ def _states() -> list[Model]:
         (
             "lfm2",
             "short convolutions and attention",
-            _decoder(
+            decoder(
                 "Lfm2ForCausalLM",
                 "lfm2",
                 layer_types=["conv", "conv", "full_attention", "conv"],
@@ -537,7 +428,7 @@ def _states() -> list[Model]:
         (
             "qwen3-next",
             "gated delta net hybrid",
-            _decoder(
+            decoder(
                 "Qwen3NextForCausalLM",
                 "qwen3_next",
                 layer_types=["linear_attention"] * 3 + ["full_attention"],
@@ -551,14 +442,14 @@ def _states() -> list[Model]:
 
 
 def _shared_and_drafts() -> list[Model]:
-    llama = _decoder("LlamaForCausalLM", "llama")
+    llama = decoder("LlamaForCausalLM", "llama")
     eagle = {
         **llama,
         "architectures": ["EagleLlamaForCausalLM"],
         "num_hidden_layers": 1,
     }
     eagle3 = {**eagle, "architectures": ["Eagle3LlamaForCausalLM"], "draft_vocab_size": 512}
-    gemma3n = _decoder(
+    gemma3n = decoder(
         "Gemma3nForCausalLM",
         "gemma3n_text",
         num_hidden_layers=5,
@@ -597,7 +488,7 @@ def _shared_and_drafts() -> list[Model]:
         Model(
             name="gemma3-ngram",
             kind="windows and full, n-gram draft",
-            config=_gemma3(1, 5),
+            config=gemma3(1, 5),
             engine={"speculative_config": ngram},
         ),
         Model(
@@ -620,12 +511,12 @@ def _shared_and_drafts() -> list[Model]:
 def _wide_heads_and_prediction_layers() -> list[Model]:
     """Layers whose tokens have other bytes: equal pages of several block sizes. Drafts that the
     model's own file has."""
-    kinds = _kinds(4, 10)
-    gemma4 = _decoder(
+    types = kinds(4, 10)
+    gemma4 = decoder(
         "Gemma4ForCausalLM",
         "gemma4_text",
-        num_hidden_layers=len(kinds),
-        layer_types=kinds,
+        num_hidden_layers=len(types),
+        layer_types=types,
         sliding_window=64,
         global_head_dim=64,
         hidden_size_per_layer_input=0,
@@ -633,13 +524,12 @@ def _wide_heads_and_prediction_layers() -> list[Model]:
         hidden_activation="gelu_pytorch_tanh",
         tie_word_embeddings=True,
     )
-    (latent,) = (model.config for model in _latent() if model.name == "deepseek-v3")
     return [
         Model(name="gemma4-10-4", kind="10 windows, 4 full of twice the bytes", config=gemma4),
         Model(
             name="deepseek-v3-mtp",
             kind="latent, MTP draft",
-            config={**latent, "num_nextn_predict_layers": 1},
+            config={**DEEPSEEK_V3, "num_nextn_predict_layers": 1},
             engine={"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}},
             overrides=("model.draft=mtp",),
         ),
@@ -651,5 +541,9 @@ MODELS: dict[str, Model] = {
     for model in (
         *(*_full(), *_windows(), *_latent(), *_states(), *_shared_and_drafts()),
         *_wide_heads_and_prediction_layers(),
+        *odd_models(),
     )
 }
+
+# As many layers of both kinds, a number that many sizes of groups divide: for what a table costs.
+EVEN = Model(name="gemma3-8-8", kind="8 windows, 8 full", config=gemma3(8, 8))

@@ -16,7 +16,8 @@ from kvpipe.front.prepared import prepared_request  # noqa: E402
 from kvpipe.integrations.vllm.regroup import EngineRequest, best  # noqa: E402
 from kvpipe.integrations.vllm.settings import Settings  # noqa: E402
 from tools.live.cases import AS_IT_IS, MIB, Case  # noqa: E402
-from tools.live.models import MODELS, Model  # noqa: E402
+from tools.live.model_files import Model  # noqa: E402
+from tools.live.models import MODELS  # noqa: E402
 from tools.live.said import overrides_of  # noqa: E402
 
 

@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tools.live.environments import ENVIRONMENTS, cache_folder, missing  # noqa: E402
-from tools.live.models import CONTEXT, MODELS, with_tokenizer  # noqa: E402
+from tools.live.model_files import CONTEXT, with_tokenizer  # noqa: E402
+from tools.live.models import MODELS  # noqa: E402
 from tools.live.plugin import installed_in, named_vllm  # noqa: E402
 from tools.live.proof import LENGTHS, NEW, memory_of  # noqa: E402
 from tools.live.served_page import served_lines  # noqa: E402

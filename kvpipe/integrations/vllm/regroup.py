@@ -16,6 +16,8 @@ from kvpipe.integrations.vllm.settings import Settings
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.grouping.planning import plan
 
+_ROUNDING = 1e-9  # six times 0.005 is 0.03
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRequest:
@@ -65,7 +67,7 @@ def _worth(made: Plan, settings: Settings) -> float:
 
 def _candidates(request: EngineRequest, own: Plan, settings: Settings) -> list[Plan]:
     """One plan for each size of groups up to the most layers alike; those that are no better, or
-    have more tables than allowed, are left out."""
+    have more tables than allowed, or cost more of a step than that, are left out."""
     most = max(len(group.layer_names) for group in own.groups) * len(own.groups)
     found = []
     for size in range(1, most + 1):
@@ -74,8 +76,13 @@ def _candidates(request: EngineRequest, own: Plan, settings: Settings) -> list[P
         except KvpipeError:
             continue
         is_longer = made.limits.max_model_len > own.limits.max_model_len
-        if len(made.groups) <= settings.max_groups and (
-            is_longer or tokens_of(made) > tokens_of(own)
-        ):
+        is_better = is_longer or tokens_of(made) > tokens_of(own)
+        if is_better and _is_allowed(made, own, settings):
             found.append(made)
     return found
+
+
+def _is_allowed(made: Plan, own: Plan, settings: Settings) -> bool:
+    further = len(made.groups) - len(own.groups)
+    cost = further * settings.price_of_a_group
+    return len(made.groups) <= settings.max_groups and cost <= settings.slower_at_most + _ROUNDING

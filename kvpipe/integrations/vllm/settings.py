@@ -16,13 +16,15 @@ class LeftAlone(Exception):
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """grouping: the engine's own, or the one that holds most tokens. report: kvpipe's capacity
-    beside the engine's line. max_groups: block tables at most. price_of_a_group: share of the
-    tokens that one table more must bring (each costs a little time in every step)."""
+    beside the engine's line. max_groups: block tables at most. price_of_a_group: share of a step's
+    time that one table more costs, and so of the tokens that it must bring. slower_at_most: share
+    of a step that all further tables may cost together, by that price."""
 
     grouping: str = "engine"
     report: bool = False
     max_groups: int = 16
     price_of_a_group: float = 0.005
+    slower_at_most: float = 0.03
 
 
 def settings_of(additional_config: object) -> Settings | None:
@@ -48,14 +50,16 @@ def _unknown(asked: Mapping[str, Any]) -> list[str]:
 
 
 def _wrong(asked: Mapping[str, Any]) -> list[str]:
+    share = (
+        "a share from 0 up to 1",
+        lambda value: type(value) in (int, float) and 0 <= value < 1,
+    )
     checks: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "grouping": ("engine or optimal", lambda value: value in GROUPINGS),
         "report": ("true or false", lambda value: isinstance(value, bool)),
         "max_groups": ("a whole number from 1", lambda value: type(value) is int and value >= 1),
-        "price_of_a_group": (
-            "a share from 0 up to 1",
-            lambda value: type(value) in (int, float) and 0 <= value < 1,
-        ),
+        "price_of_a_group": share,
+        "slower_at_most": share,
     }
     return [
         f'"kvpipe.{name}": expected {expected}, got {asked[name]!r}'

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from kvpipe.logs.engines.base import LoggedEngine
 from kvpipe.logs.phrases import (
     BYTES,
+    COUNT,
     DRAFT,
     FREE,
+    GROUPS,
     PADDING,
     SIZE_OF,
     WORD,
@@ -118,6 +121,17 @@ _WARNED = (
     Phrase(words="Hybrid KV cache manager is ", names=("hybrid",), kind="word", pattern=WORD),
     Phrase(words="Auto-fit max_model_len: ", names=("fitted",), kind="word", pattern=WORD),
 )
+# kvpipe's own plug-in in it (integrations/vllm).
+_KVPIPE = (
+    Phrase(words=" -> ", names=("regrouped",), kind="regrouped", pattern=GROUPS, within="kvpipe: "),
+    Phrase(words="kvpipe: holds ", names=("kvpipe_report",), kind="word", pattern=COUNT),
+    Phrase(
+        words="kvpipe: the engine's own plan stays: ",
+        names=("kvpipe_left",),
+        kind="word",
+        pattern=re.compile(r"(.{1,400})"),
+    ),
+)
 # "speculative_config=SpeculativeConfig(method='eagle', model='/a/draft', num_spec_tokens=2)"
 _DRAFT = Phrase(words="SpeculativeConfig(method=", names=("draft",), kind="path", pattern=DRAFT)
 _ARGUMENTS = (
@@ -184,6 +198,11 @@ def _draft(word: str) -> str:
     return "mtp" if word.endswith("mtp'") else word.rpartition("'")[2]
 
 
+def _largest(sizes: str) -> int | None:
+    """Of "[4, 3, 3]": how many layers groups have, but for the last of a kind."""
+    return max((int(size) for size in re.findall(r"\d{1,6}", sizes)), default=0) or None
+
+
 def _at_least_one(value: int) -> int | None:
     return value or None
 
@@ -209,10 +228,11 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "enforce_eager": ("profiling.enforce_eager", _as_is),
     "num_gpu_blocks_override": ("cache.num_gpu_blocks_override", _at_least_one),
     "dtype": ("model.dtype", _model_dtype),
+    "regrouped": ("engine.layers_per_group", _largest),
 }
 ENGINE = LoggedEngine(
     name="vllm",
-    phrases=(*_SIZES, *_BYTES, *_COUNTS, *_RATIOS, *_WORDS, *_WARNED, *_ARGUMENTS),
+    phrases=(*_SIZES, *_BYTES, *_COUNTS, *_RATIOS, *_WORDS, *_WARNED, *_KVPIPE, *_ARGUMENTS),
     starts=("LLM engine (v", "API server version", "non-default args: "),
     settings=SETTINGS,
     errors=("Error: ", "out of memory", "No available memory for the cache blocks"),

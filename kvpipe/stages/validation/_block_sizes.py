@@ -10,6 +10,7 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.engines.defaults import (
     block_size_on_a_cpu,
     kernel_block_on_a_cpu,
+    state_block_takes_kernel_block,
     window_takes_kernel_block,
 )
 from kvpipe.errors import ConfigError, Problem, SpecError
@@ -53,12 +54,14 @@ STATE_CHUNK_SIZE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSizes:
-    """default: tokens, where none are set."""
+    """default: tokens, where none are set. kernel_block: tokens that a device's kernel of attention
+    takes at least, where that is known."""
 
     cache: CacheConfig
     rules: EngineRules
     layout: LayoutChoice
     default: int = DEFAULT_BLOCK_SIZE
+    kernel_block: int | None = None
 
     @property
     def asked(self) -> int | None:
@@ -109,6 +112,10 @@ class BlockSizes:
         if not version or not rows or has_states:
             return layers
         own = step = kernel_block_on_a_cpu(version)
+        if any(spec.is_latent for _, spec in layers) and self.default % step:
+            expected = f"an accelerator: on a CPU vLLM {version} has no block for latent rows "
+            expected += f"({self.default} tokens) that attention beside them takes ({step})"
+            raise ConfigError(Problem("device", expected, "cpu", "choose device=h100_80gb"))
         if not window_takes_kernel_block(version):
             if asked is None:
                 return layers
@@ -124,10 +131,13 @@ class BlockSizes:
         """Smaller pages become as large as the largest by more tokens a block."""
         widest, asked = max(spec.page_size_bytes for spec in rows), self.asked or 0
         if any(spec.block_size * (widest // spec.page_size_bytes) % step for spec in rows):
-            expected = f"a multiple of {step} tokens, the kernel's block on a CPU"
-            expected += f" in vLLM {self.rules.version}"
-            nearest = f"nearest: {max(1, round(asked / step)) * step}"
-            raise ConfigError(Problem("cache.block_size", expected, f"{asked} tokens", nearest))
+            raise self._no_kernel_block(step, asked)
+
+    def _no_kernel_block(self, step: int, asked: int) -> ConfigError:
+        expected = f"a multiple of {step} tokens, the kernel's block on a CPU"
+        expected += f" in vLLM {self.rules.version}"
+        nearest = f"nearest: {max(1, round(asked / step)) * step}"
+        return ConfigError(Problem("cache.block_size", expected, f"{asked} tokens", nearest))
 
     def beside_states(
         self, layers: list[Layer], chunk_size: int | None
@@ -140,6 +150,8 @@ class BlockSizes:
         attention = [spec for _, spec in layers if not spec.is_state]
         padded, notes = self.cache.mamba_page_size_padded, list[Note]()
         if states and attention:
+            step = self._kernel_step(attention)
+            rounds = step > 1 and state_block_takes_kernel_block(self.rules.version)
             pool = share_pool(
                 attention,
                 states,
@@ -148,7 +160,10 @@ class BlockSizes:
                 alignment=self._alignment(attention),
                 mode=self._state_mode(),
                 chunk_size=self.cache.mamba_block_size or chunk_size or STATE_CHUNK_SIZE,
+                kernel_block=step if rounds else 1,
             )
+            if pool.block_size % step:
+                raise self._no_kernel_block(step, pool.block_size)
             if pool.derived and self.rules.groups == "equal":  # slots have blocks of their own
                 text = f"block_size is {pool.block_size} tokens, so that an attention page"
                 text += f" holds a state of {pool.state_bytes:,} bytes"
@@ -163,6 +178,10 @@ class BlockSizes:
         except SpecError as error:
             key, knob = "cache.mamba_page_size_padded", "leave it null for no padding"
             raise ConfigError(Problem(key, error.expected, error.got, knob)) from None
+
+    def _kernel_step(self, attention: Sequence[KVCacheSpec]) -> int:
+        """Tokens that their blocks must be multiples of; of latent rows another kernel's."""
+        return 1 if all(spec.is_latent for spec in attention) else self.kernel_block or 1
 
     def _unread(self, size: int) -> list[Note]:
         """A block size of states that the mode overrules."""

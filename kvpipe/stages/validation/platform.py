@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvpipe.engines.arguments import Arguments, refused_arguments
 from kvpipe.engines.base import Engine, EngineRules
+from kvpipe.engines.defaults import kernel_block_on_a_cpu
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.layouts.base import LayoutChoice
 from kvpipe.models.base import ModelGeometry, ModelReader
@@ -189,7 +190,14 @@ class _Resolution:
             mamba2_checkpoint_blocks=rules.mamba2_checkpoint_blocks,
         )
         layout = self.config.plugins["layout"].make(LayoutChoice)
-        blocks = BlockSizes(cache=cache, rules=rules, layout=layout, default=default)
+        on_a_cpu = device.type == "cpu" and rules.version
+        blocks = BlockSizes(
+            cache=cache,
+            rules=rules,
+            layout=layout,
+            default=default,
+            kernel_block=kernel_block_on_a_cpu(rules.version) if on_a_cpu else None,
+        )
         blocks.check_rows(model.caches)
         layers = build_layers(model, context, what_if, parallel.tensor_parallel_size)
         self.check_latent_dtype(layers)

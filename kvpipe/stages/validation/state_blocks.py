@@ -37,12 +37,13 @@ def share_pool(
     alignment: int,
     mode: str,
     chunk_size: int,
+    kernel_block: int = 1,
 ) -> SharedPool:
     """The one page size of both. attention, states: one rank's specs. asked: the user's block size,
     default: that of layers alone.
 
     alignment: tokens a kernel block is a multiple of. chunk_size: tokens states are saved at, in
-    mode `all`.
+    mode `all`. kernel_block: tokens that the block is made a multiple of afterwards.
     """
     token_bytes = max(spec.with_block_size(1).page_size_bytes for spec in attention)
     state_bytes = max(spec.real_page_size_bytes for spec in states)
@@ -51,7 +52,7 @@ def share_pool(
         needed = step * cdiv(cdiv(state_bytes, token_bytes), step)
     else:
         needed = alignment * cdiv(state_bytes, alignment * token_bytes)
-    block_size = max(asked or 0, needed)
+    block_size = max(asked or 0, kernel_block * cdiv(needed, kernel_block))
     return SharedPool(
         block_size=block_size,
         state_block_size=block_size if mode in ("align", "all") else None,

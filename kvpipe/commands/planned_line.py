@@ -1,7 +1,8 @@
-"""A pasted line of SGLang's server -> what its plan says, and the line that starts it."""
+"""A pasted line of a server that is planned only -> what its plan says, and the line to start."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 from kvpipe.answers.engine_question import question_of
@@ -9,7 +10,9 @@ from kvpipe.answers.pasted_request import PastedRequest
 from kvpipe.commands.diagnosis import Diagnosis
 from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
 from kvpipe.commands.trouble import Trouble
+from kvpipe.engines.other_servers import title_of
 from kvpipe.engines.plan import EnginePlan, plan_engine
+from kvpipe.engines.planned import Start
 from kvpipe.errors import DoesNotFit
 from kvpipe.report.base import Answer
 from kvpipe.text.figures import GIB, count
@@ -50,13 +53,22 @@ def _told(
     left = ", ".join(command.unknown)
     stops = any(trouble.stops for trouble in troubles)
     return Diagnosis(
-        about=f"a command line of SGLang: {where}, planned with engine=sglang"
-        + (f"; not read, and left out: {left}" if left else ""),
+        about=f"a command line of {title_of(command.engine)}: {where}, planned with "
+        f"engine={command.engine}" + (f"; not read, and left out: {left}" if left else ""),
         memory=tuple(_memory(plan)) if plan is not None else (),
         capacity=(_capacity(plan),) if plan is not None else (),
         troubles=troubles,
-        paste=plan.start.command if plan is not None and not stops else "",
+        paste=_paste(plan.start) if plan is not None and not stops else "",
     )
+
+
+def _paste(start: Start) -> str:
+    """The line, after its files are written where they are no part of it."""
+    written = [
+        f"printf '%s\\n' {shlex.join(text.splitlines())} > {name}"
+        for name, text in start.files.items()
+    ]
+    return " && ".join([*written, start.command])
 
 
 def _memory(plan: EnginePlan) -> list[str]:
