@@ -81,18 +81,17 @@ def main(trace: str, path: str, number: str, size: str) -> None:
     limits = RequestLimits(max_model_len=longest, max_num_batched_tokens=BATCH)
     parts = slices(source.requests(), longest, int(number), int(size))
     print(
-        "| layers | tables: equal, sub | a slot holds | preempted: equal, sub | time: equal / arena "
-        "| sub / arena | sub / equal | least, most | holes: mean, most | taken |"
+        "| layers | tables: equal, sub | a slot holds | preempted: equal, sub "
+        "| time: equal / arena | sub / arena | sub / equal | least, most "
+        "| holes: mean, most | taken |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name in MODELS:
         layer_set = layer_sets()[name]
         memory = pool_bytes(layer_set, limits, typical)
         equal, sub = (
-            planned(
-                layer_set, KVPIPE, limits, memory, shares_prefixes=False, slots=SlotOptions(subslots=on)
-            )
-            for on in (False, True)
+            planned(layer_set, KVPIPE, limits, memory, shares_prefixes=False, slots=slots)
+            for slots in (SlotOptions(), SlotOptions(subslots=True))
         )
         per_slot = max(group.blocks_per_slot for group in sub.groups)
         theirs = [in_blocks(equal, source.options, part)[0] for part in parts]

@@ -343,9 +343,7 @@ class BlockManager:
     @property
     def num_holes(self) -> tuple[int, ...]:
         """Of each group the free blocks in slots that are its own: no other group can use them."""
-        return tuple(
-            0 if isinstance(pool, BlockPool) else pool.num_holes for pool in self._pools
-        )
+        return tuple(0 if isinstance(pool, BlockPool) else pool.num_holes for pool in self._pools)
 
     @property
     def prefix_caching(self) -> bool:

@@ -136,9 +136,11 @@ class SubSlotGranter(Granter):
         if sum(needed) > free:
             group = next(g for g, total in enumerate(accumulate(needed)) if total > free)
             kind = self.tables[group].spec.kind
-            raise OutOfBlocks(sum(needed), free, group, f"{who}: group {group} ({kind}) ran short: ")
+            raise OutOfBlocks(
+                sum(needed), free, group, f"{who}: group {group} ({kind}) ran short: "
+            )
 
-    # --- decode steps: one by one, whatever their number -------------------------------------------
+    # --- decode steps: one by one, whatever their number ---------------------------------------
     def grant_one(self, row: int, stored: int) -> bool:
         return False
 
