@@ -292,9 +292,10 @@ def test_any_of_many_long_sequences_keeps_every_value() -> None:
     run(600, 50, Parts)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 8))]
-)
+LATER = [pytest.param(n, marks=pytest.mark.full) for n in range(1, 8)]
+
+
+@pytest.mark.parametrize("seed", [0, *LATER])
 def test_as_many_requests_as_whole_slots_hold_never_run_dry_whatever_came_before(
     seed: int,
 ) -> None:
