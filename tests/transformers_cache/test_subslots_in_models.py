@@ -10,7 +10,6 @@ from kvpipe.integrations.transformers import bind, layers_of
 from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.slots.options import SlotOptions
 
-
 CASES = [
     ("jamba", 8, "gather"),
     ("jamba", 3, "direct"),

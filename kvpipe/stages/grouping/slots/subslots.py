@@ -12,7 +12,7 @@ is what the plan promises, and what it brings beyond is measured by replay.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -79,7 +79,7 @@ class _Table:
         spec = kind.sizes[self.tokens]
         return spec if self.per_slot == 1 else spec.with_block_size(self.tokens * self.per_slot)
 
-    def group(self, layers: dict[str, KVCacheSpec]) -> KVCacheGroupSpec:
+    def group(self, layers: Mapping[str, KVCacheSpec]) -> KVCacheGroupSpec:
         specs: dict[str, KVCacheSpec] = {}
         for kind, first, count in zip(self.life.kinds, self.first, self.counts, strict=True):
             mine = [name for name, spec in layers.items() if spec == kind.spec]
