@@ -492,3 +492,29 @@ def test_a_layer_alone_is_planned_with_the_option_on() -> None:
         layers, RequestLimits(max_model_len=64, max_num_batched_tokens=64), 2**20, slots=SUB
     )
     assert len(plan.groups) == 1 and plan.groups[0].blocks_per_slot == 1
+
+
+@pytest.mark.parametrize("which", range(len(PARTED)))
+def test_a_fork_that_writes_gets_a_copy_of_the_block_alone(which: int) -> None:
+    setting, per_slot = PARTED[which]
+    config = config_of(setting.specs, per_slot, 30)
+    manager = BlockManager(config, setting.limits(), max_num_requests=6)
+    model = PartedModel(setting, manager)
+    tokens = [1, 2, 3, 4, 5]
+    manager.add_request("a", tokens)
+    model.tenants["a"] = Tenant(list(tokens))
+    manager.begin_step()
+    manager.allocate("a", 5)
+    model.write([("a", 5)])
+    manager.fork("a", "b")
+    model.tenants["b"] = Tenant(list(tokens), 5)
+    for token in range(12):
+        for name in ("a", "b"):
+            manager.begin_step()
+            model.tenants[name].tokens.append(10 * token + (name == "b"))
+            model.copy(manager.append([name]))
+            model.write([(name, 1)])
+            model.check()
+    manager.free("a")
+    del model.tenants["a"]
+    model.check()
