@@ -369,6 +369,10 @@ def test_capacity_counts_whole_slots() -> None:
     states = len(plan.groups) - 1
     assert plan.capacity is not None and plan.slots is not None
     assert plan.capacity.steady_blocks == states + -(-4096 // tokens)
+    assert plan.capacity.peak_blocks == plan.capacity.steady_blocks
+    assert plan.capacity.requests_steady == (
+        plan.capacity.usable_blocks // plan.capacity.steady_blocks
+    )
     assert plan.slots.never_worse_than == () and plan.slots.compared[0][0] == "equal slots"
 
 
