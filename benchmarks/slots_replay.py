@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
@@ -64,9 +64,10 @@ BATCH, MOST_RUNNING = 2048, 256
 
 @dataclass
 class Book:
-    """At each step's end: requests that were begun until then."""
+    """At each step's end: requests that were begun until then. also: is told its seconds."""
 
     serving: Serving | None = None
+    also: Callable[[float], None] = lambda step_s: None
     most: int = 0
     request_seconds: float = 0.0
     times: list[float] = field(default_factory=list)
@@ -74,6 +75,7 @@ class Book:
 
     def note(self, time_s: float, step_s: float, running: list[Traffic], waiting: int) -> None:
         assert self.serving is not None
+        self.also(step_s)
         self.most = max(self.most, len(running))
         self.request_seconds += step_s * len(running)
         self.times.append(time_s)
@@ -91,8 +93,14 @@ class Run:
     book: Book
 
 
-def serve(manager, options: TraceOptions, requests: Sequence[TraceRequest]) -> Run:  # type: ignore[no-untyped-def]
-    longest, book = manager.limits.max_model_len, Book()
+def serve(  # type: ignore[no-untyped-def]
+    manager,
+    options: TraceOptions,
+    requests: Sequence[TraceRequest],
+    also: Callable[[float], None] = lambda step_s: None,
+) -> Run:
+    """also: is told of every step."""
+    longest, book = manager.limits.max_model_len, Book(also=also)
     book.serving = serving = Serving(manager, options, MOST_RUNNING, book)  # type: ignore[arg-type]
     serving.serve(
         [

@@ -56,6 +56,7 @@ from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.allocation.addresses import address_map
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.grouping.planning import plan
+from kvpipe.stages.grouping.slots.options import SlotOptions
 from kvpipe.text.figures import count, percent, size
 from kvpipe.text.lines import Line, Section, lay_out
 from kvpipe.text.strict_json import strict_json
@@ -624,6 +625,15 @@ def with_scratch(plan: Plan) -> Plan:
     return replace(plan, ranks=(replace(rank, config=config),), capacity=capacity)
 
 
+def in_subslots() -> Plan:
+    limits = RequestLimits(max_model_len=4096, max_num_batched_tokens=2048)
+    made = plan(
+        layers_of((full(), 5), (mamba(), 23)), limits, GIB, slots=SlotOptions(subslots=True)
+    )
+    assert any(group.blocks_per_slot > 1 for group in made.groups)
+    return made
+
+
 def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real() -> None:
     from test_kernel_split import planned  # pages that kernels read as several blocks
 
@@ -641,7 +651,13 @@ def test_every_key_of_plan_json_is_documented_and_every_documented_key_is_real()
                 job="0",
             )
         )
-        for plan in (LLAMA, replace(GEMMA, slots=SLOTS), HYBRID, with_scratch(GEMMA))
+        for plan in (
+            LLAMA,
+            replace(GEMMA, slots=SLOTS),
+            HYBRID,
+            with_scratch(GEMMA),
+            in_subslots(),
+        )
     ]
     documents.append(failure_document(DoesNotFit("x", needed_bytes=(1,))))
     documents.append(failure_document(ConfigError(Problem("a", "b", "c"))))

@@ -42,6 +42,9 @@ REPEAT = {
 }
 CHOSEN = ["want.caches=[fp8]", "want.batches=[4096]", "want.seqs=[64]"]
 TRACED = ("trace=synthetic", "trace.max_requests=30", "trace.requests_per_second=20")
+SMALL = ("device=cpu", "cache.kv_cache_memory_bytes=1GiB", "trace=synthetic")
+SMALL += ("trace.max_requests=9", "scheduler.max_model_len=4096")
+PARTED = ("grouping.subslots=on", "parallel.tensor_parallel_size=4")
 STOPS = ("command.lengths=[8192]", "command.cards=[1,2]")
 RUNS: Mapping[str, Sequence[Sequence[str]]] = {
     "plan": (
@@ -60,6 +63,7 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
             "cache.enable_prefix_caching=false",
             "scheduler.max_model_len=32768",
         ],
+        ["model=qwen3_next", "device=h200", "backend=meta", *PARTED],
     ),
     "find": (
         ["model=llama", "device=h100", "want.requests=16", "want.length=8192"],
@@ -71,6 +75,8 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "device=h100", "trace=synthetic", "trace.max_requests=20"],
         ["model=llama", "device=cpu", "trace=mooncake_sample", "trace.max_requests=20"],
         ["model=llama", "device=cpu", "trace=azure_code_sample", "engine=vllm_0_33"],
+        ["model=jamba", *SMALL, "grouping.subslots=auto"],
+        ["model=llama", *SMALL, "grouping.subslots=auto"],
     ),
     "doctor": (["sample"],),
     "fit_speed": (

@@ -34,6 +34,18 @@ def regroupings(result: Result) -> Iterator[Note]:
     yield from _newer_release(result, cap)
     yield from _blocks_outermost(result, cap)
     yield from _in_flight(result, cap)
+    yield from _unmeasured_subslots(result)
+
+
+def _unmeasured_subslots(result: Result) -> Iterator[Note]:
+    """`auto` without a trace: what sub-slots bring depends on what is served together."""
+    asked = result.prepared.raw["grouping"].get("subslots") == "auto"
+    if asked and any(group.spec.is_state for group in result.plan.groups):
+        text = (
+            "whole slots were planned: whether sub-slots serve sooner is measured by kvpipe "
+            "replay, on a trace"
+        )
+        yield Note(text=text, knob="grouping.subslots")
 
 
 def is_less(plan: Plan, cap: Capacity) -> bool:

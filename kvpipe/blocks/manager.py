@@ -35,6 +35,8 @@ from kvpipe.blocks.seats import Seats
 from kvpipe.blocks.slots import Slots
 from kvpipe.blocks.standing import StandingBatch
 from kvpipe.blocks.step import GroupSlots
+from kvpipe.blocks.subslot_granting import GroupPool, SubSlotGranter
+from kvpipe.blocks.subslots import SubSlotPool
 from kvpipe.blocks.table import GroupTable
 from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.specs.base import RequestLimits
@@ -76,7 +78,8 @@ class BlockManager:
             )
         self.prefixes = PrefixCache(self.pool, self.tables, prefix_caching)
         self.scratch = StepScratch(self.pool, self.tables, config.scratch)
-        self._granter = Granter(self.pool, self.tables, limits, max_num_requests, self.scratch)
+        self._pools = self._pool_of_each(config)
+        self._granter = self._make_granter(limits, max_num_requests)
         self._seats = Seats(max_num_requests)
         self._slots = [GroupSlots(kv_sharing_fast_prefill) for _ in self.tables]
         groups = list(zip(self.tables, self._slots, strict=True))
@@ -92,6 +95,18 @@ class BlockManager:
         return cls(
             plan.ranks[rank].config, plan.limits, shared_layers=plan.shared_layers, **options
         )
+
+    def _pool_of_each(self, config: KVCacheConfig) -> list[GroupPool]:
+        """What each group's blocks come from: the pool itself, or its sub-slots in it."""
+        subs = [group.blocks_per_slot for group in config.groups]
+        if any(k > 1 for k in subs) and (self.prefixes.enabled or self.scratch.enabled):
+            raise BlockError("sub-slots keep no prefixes and no scratch: serve without both")
+        return [self.pool if k == 1 else SubSlotPool(self.pool, k) for k in subs]
+
+    def _make_granter(self, limits: RequestLimits, num_rows: int) -> Granter:
+        if all(pool is self.pool for pool in self._pools):
+            return Granter(self.pool, self.tables, limits, num_rows, self.scratch)
+        return SubSlotGranter(self._pools, self.tables, limits, num_rows, self.scratch)
 
     def _layers_to_groups(self, config: KVCacheConfig) -> dict[str, int]:
         own = {name: i for i, group in enumerate(config.groups) for name in group.layer_names}
@@ -200,10 +215,10 @@ class BlockManager:
         twin = LiveRequest(child, -1, source.limits, chain, list(source.pending), forked=True)
         self._seat(twin, computed)
         source.forked, source.drafted = True, 0
-        for table in self.tables:
+        for table, pool in zip(self.tables, self._pools, strict=True):
             held, at = self._content(table, source, computed)
             blocks = table.blocks(source.row, at)
-            self.pool.share(blocks)
+            pool.share(blocks)
             table.put(twin.row, at, blocks)
             table.held[twin.row] = held
         self._granter.look_anew(source.row)
@@ -211,10 +226,10 @@ class BlockManager:
     def free(self, request: Hashable) -> None:
         """The request is finished: its blocks go back, each chain's tail to be evicted first."""
         live = self._seats.find(request)
-        for table in self.tables:
+        for table, pool in zip(self.tables, self._pools, strict=True):
             blocks = table.blocks(live.row)
             if len(blocks):
-                self.pool.free(blocks)
+                pool.free(blocks)
             table.clear(live.row)
         self.scratch.forget(live.row)
         self._seats.unseat(live)
@@ -244,7 +259,7 @@ class BlockManager:
         live = self._seat(swapped.request, swapped.num_tokens)
         for group, (held, at, payload) in enumerate(swapped.saved):
             table = self.tables[group]
-            blocks = self.pool.allocate(len(at))
+            blocks = self._pools[group].allocate(len(at))
             table.put(live.row, at, blocks)
             table.held[live.row] = held
             restore(group, blocks, payload)
@@ -324,6 +339,11 @@ class BlockManager:
     def prefix_stats(self) -> PrefixStats:
         """Tokens of prompts that were asked of the prefix cache, and that it had."""
         return self.prefixes.stats()
+
+    @property
+    def num_holes(self) -> tuple[int, ...]:
+        """Of each group the free blocks in slots that are its own: no other group can use them."""
+        return tuple(0 if isinstance(pool, BlockPool) else pool.num_holes for pool in self._pools)
 
     @property
     def prefix_caching(self) -> bool:

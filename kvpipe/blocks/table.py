@@ -51,9 +51,9 @@ class GroupTable:
     ) -> None:
         """absent: what ids holds where nothing is held. rank: of this rank among the context
         parallel ranks, which keep one token each in turn."""
-        self.spec, self.limits, self.absent, self.rank = group.spec, limits, absent, rank
-        self.span = group.spec.tokens_per_block(limits)
-        self.block_size = group.spec.block_size
+        self.spec, self.limits, self.absent, self.rank = group.block_spec, limits, absent, rank
+        self.span = self.spec.tokens_per_block(limits)
+        self.block_size = self.spec.block_size
         self.ranks = self.span // self.block_size
         self.paging = Paging(self.span, self.block_size, self.ranks, rank)
         # A state keeps its speculative tokens in blocks of its own (`resident` counts them).

@@ -63,7 +63,7 @@ class BlockMover:
         addresses = self.buffers.addresses
         for layer in addresses.layers:
             for view in layer.views if layer.group == group else ():
-                ids = view.kernel_ids(addresses.num_blocks)
+                ids = view.kernel_ids(addresses.blocks_of(group))
                 by_ids.setdefault((ids.held, ids.apart), []).append(view)
         return sorted(by_ids.items(), key=lambda item: item[0])
 

@@ -27,13 +27,14 @@ class LayerAddresses:
 @dataclass(frozen=True, kw_only=True)
 class GroupAddresses:
     """Per group: sizes in tokens. A kernel block is what an attention kernel calls a block; it
-    divides the manager's block_size."""
+    divides the manager's block_size. blocks_per_slot: of the group's, in one block of the pool."""
 
     block_size: int
     kernel_block_size: int
     layouts: tuple[str, ...]
     attention_backends: tuple[str, ...]
     page_size_bytes: int
+    blocks_per_slot: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,10 @@ class AddressMap:
         """Of a layer, or of the one whose cache it shares. KeyError for an unknown name."""
         return self._by_name[name]
 
+    def blocks_of(self, group: int) -> int:
+        """Blocks that a table of the group may name, the null block's included."""
+        return self.num_blocks * self.groups[group].blocks_per_slot
+
     @cached_property
     def _by_name(self) -> dict[str, LayerAddresses]:
         own = {layer.layer: layer for layer in self.layers}
@@ -70,7 +75,7 @@ class AddressMap:
             "placement": self.placement,
             "num_blocks": self.num_blocks,
             "buffers": list(self.buffers),
-            "groups": [asdict(group) for group in self.groups],
+            "groups": [_group(group) for group in self.groups],
             "layers": [
                 {
                     "layer": layer.layer,
@@ -84,3 +89,11 @@ class AddressMap:
             ],
             "shared_layers": [list(pair) for pair in self.shared_layers],
         }
+
+
+def _group(group: GroupAddresses) -> dict[str, Any]:
+    """Of blocks_per_slot only where there are several."""
+    told = asdict(group)
+    if group.blocks_per_slot == 1:
+        del told["blocks_per_slot"]
+    return told

@@ -75,13 +75,24 @@ class KVCacheTensor:
 @dataclass(frozen=True, kw_only=True)
 class KVCacheGroupSpec:
     """Layers with one block table. spec: their common spec, or a UniformTypeKVCacheSpecs that holds
-    one a layer. `layer_spec(name)` is the spec a single layer allocates and binds with."""
+    one a layer. `layer_spec(name)` is the spec of a single layer.
+
+    blocks_per_slot: above 1 the table's blocks are so many equal parts of a block of the pool,
+    which then counts for this group alone (sub-slots): `spec` is what a whole block of the pool
+    holds, by which capacity is counted, `block_spec` what one entry of the table names."""
 
     layer_names: tuple[str, ...]
     spec: KVCacheSpec
+    blocks_per_slot: int = 1
 
     def layer_spec(self, name: str) -> KVCacheSpec:
         return self.spec.of_layer(name)
+
+    @cached_property
+    def block_spec(self) -> KVCacheSpec:
+        if self.blocks_per_slot == 1:
+            return self.spec
+        return self.spec.with_block_size(self.spec.block_size // self.blocks_per_slot)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.cache_range import cache_words, poorest
+from kvpipe.answers.measured_subslots import Served, measured_subslots
 from kvpipe.answers.replayed_ends import Replayed, status_at_ends
 from kvpipe.answers.served import refused
 from kvpipe.answers.speed import Speed, speed_of
@@ -91,7 +92,12 @@ class Replay(Command):
             def complaints_of(result: ReplayResult) -> tuple[str, ...]:
                 return tuple(unserved(result if timed else without_times(result), waits))
 
-            result = play(plan)
+            served, subslots = measured_subslots(
+                Served(prepared=prepared, plan=plan, result=play(plan)),
+                profile.available_kv_bytes,
+                play,
+            )
+            prepared, plan, result = served.prepared, served.plan, served.result
             complaints = complaints_of(result)
             status = status_at_ends(
                 prepared,
@@ -108,6 +114,8 @@ class Replay(Command):
         if plan.requested_len > plan.limits.max_model_len:
             on += f"; max_model_len lowered from {plan.requested_len:,}"
         document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
+        if subslots is not None:
+            document["subslots"] = subslots.to_json()
         status = status_beside_weights(resolved, profile) if status == "fits" else status
         about = f"{count(len(requests), 'request')} replayed"
         if status != "may_not_fit" or not complaints:  # where the line has room
@@ -116,7 +124,10 @@ class Replay(Command):
             status=status,
             verdict=last_line(status.replace("_", " "), about, serves=not complaints),
             exit_code=1 if complaints else 0,
-            lines=lambda width: map(Line, render(result, on, width, timing, again).split("\n")),
+            lines=lambda width: [
+                *map(Line, render(result, on, width, timing, again).split("\n")),
+                *(subslots.lines(width) if subslots else ()),
+            ],
             document={**document, "step_time": timing, "recomputed_tokens": again},
             complaints=complaints,
             pictures={"blocks_over_time.svg": render_svg(result, heading)},

@@ -160,7 +160,7 @@ class OwnCache:
     def gather(self, layer: str, request: Hashable) -> Seen:
         """What a request has stored in a layer, this step's tokens included."""
         address, backend = self._address(layer), self.buffers.backend
-        size = self.manager.config.groups[address.group].spec.block_size
+        size = self.manager.config.groups[address.group].block_spec.block_size
         ids = self.manager.block_table(layer, [request])[0]
         length = self.manager.num_tokens(request)
         first = int((ids > 0).argmax()) * size
@@ -202,7 +202,7 @@ class OwnCache:
         return held
 
     def _kernel_ids(self, address: LayerAddresses) -> KernelIds:
-        return address.views[0].kernel_ids(self.buffers.addresses.num_blocks)
+        return address.views[0].kernel_ids(self.buffers.addresses.blocks_of(address.group))
 
     def _address(self, layer: str) -> LayerAddresses:
         addresses = self.buffers.addresses

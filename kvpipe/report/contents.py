@@ -13,6 +13,7 @@ from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.engine_lines import printed_section
 from kvpipe.report.run_input import ReportInput
+from kvpipe.report.subslots import block_cell, subslot_lines
 from kvpipe.report.verdict import verdict_of
 from kvpipe.stages.binding.base import VerifyReport
 from kvpipe.stages.profiling.base import MemoryItem, MemoryProfile, RankMemory
@@ -168,18 +169,20 @@ def _slots(plan: Plan, facts: SlotFacts, cap: Capacity) -> Iterator[str]:
         ]
         ours = f"{cap.steady_bytes / facts.bound_bytes:.3f} in {count(len(plan.groups), 'table')}"
         yield f"steady bytes over the fewest there can be: {ours}; {', '.join(others)}"
+    yield from subslot_lines(plan)
 
 
 def _groups(plan: Plan, cap: Capacity) -> Section:
     """Groups that look alike share a row: a hybrid model may have dozens."""
     rows: list[list[str]] = []
     for index, (group, demand) in enumerate(zip(plan.groups, cap.demands, strict=True)):
-        specs = [group.layer_spec(name) for name in group.layer_names] or [group.spec]
+        own = group.block_spec
+        specs = [own.of_layer(name) for name in group.layer_names] or [own]
         pages = sorted({spec.page_size_bytes for spec in specs})
         kinds = " + ".join(sorted({spec.kind for spec in specs}))
         page = size(pages[0]) if len(pages) == 1 else f"{size(pages[0])} - {size(pages[-1])}"
         names = {n for rank in plan.ranks for n in rank.config.groups[index].layer_names}
-        row = [kinds, f"{len(names):,}", f"{group.spec.block_size:,}", page]
+        row = [kinds, f"{len(names):,}", block_cell(group), page]
         row += [f"{demand.peak_blocks:,}", f"{demand.steady_blocks:,}"]
         if rows and rows[-1][1:] == row:
             rows[-1][0] = f"{rows[-1][0].split('-')[0]}-{index}"

@@ -18,6 +18,7 @@ from kvpipe.report.accounts import CAUSES, RankAccount
 from kvpipe.report.derived_notes import all_notes
 from kvpipe.report.folded import SharedList
 from kvpipe.report.run_input import ReportInput
+from kvpipe.report.subslots import in_document
 from kvpipe.report.verdict import running_at_once, verdict_of
 from kvpipe.specs.base import KVCacheSpec
 from kvpipe.stages.profiling.base import RankMemory
@@ -183,6 +184,7 @@ def _group(group: KVCacheGroupSpec, config: KVCacheConfig) -> dict[str, Any]:
         "bytes_per_block": pages,
         "real_bytes_per_block": sum(spec.real_page_size_bytes for spec in specs),
         "padding_bytes_per_block": config.bytes_per_block - pages,
+        **in_document(group),
         "layers": [
             {"layer": name, "spec": told[spec]}
             for name, spec in zip(group.layer_names, specs, strict=True)

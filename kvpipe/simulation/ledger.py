@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kvpipe.blocks import BlockManager
 from kvpipe.cache.plan import Capacity
@@ -71,6 +72,11 @@ class Ledger:
     _stride: int = 1
     _merged: int = 0
 
+    @cached_property
+    def _shares_slots(self) -> bool:
+        """The closed form counts whole slots, which requests share in sub-slots."""
+        return any(group.blocks_per_slot > 1 for group in self.manager.config.groups)
+
     def note(self, time_s: float, step_s: float, running: list[Traffic], waiting: int) -> None:
         """After a step that began at time_s and took step_s."""
         pool = self.manager.pool
@@ -96,7 +102,7 @@ class Ledger:
             self.idle = sorted(longest)
 
     def _note_gap(self, time_s: float, in_use: int, running: list[Traffic]) -> None:
-        if self.capacity is None:
+        if self.capacity is None or self._shares_slots:
             return
         width = self.manager.config.bytes_per_block
         stored = [item.stored for item in running if item.stored]

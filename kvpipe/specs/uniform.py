@@ -47,6 +47,11 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
             return self
         return replace(self, layers=kept)
 
+    def with_block_size(self, block_size: int) -> Self:
+        turned = {spec: spec.with_block_size(block_size) for spec in self.distinct}
+        layers = tuple((name, turned[spec]) for name, spec in self.layers)
+        return replace(self, block_size=block_size, layers=layers)
+
     def stored_layers(self, names: Sequence[str]) -> Sequence[str]:
         return [name for name, _ in self.layers]
 

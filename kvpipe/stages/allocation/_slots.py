@@ -35,23 +35,23 @@ class Slot:
 def layer_slots(config: KVCacheConfig) -> list[Slot]:
     """Every layer of every tensor, in the order of the tensors."""
     of_layer = {
-        name: (index, group.layer_spec(name))
+        name: (index, group)
         for index, group in enumerate(config.groups)
         for name in group.layer_names
     }
     slots = []
     for buffer, tensor in enumerate(config.tensors):
         for pages in tensor.pages:
-            group, spec = of_layer[pages.layer]
+            index, group = of_layer[pages.layer]
             slots.append(
                 Slot(
                     layer=pages.layer,
-                    group=group,
-                    spec=spec,
+                    group=index,
+                    spec=group.block_spec.of_layer(pages.layer),
                     buffer=buffer,
                     offset=pages.offset,
                     block_stride=pages.block_stride,
-                    num_blocks=config.num_blocks,
+                    num_blocks=config.num_blocks * group.blocks_per_slot,
                 )
             )
     return slots

@@ -290,11 +290,12 @@ def _groups(config: KVCacheConfig, layers: Sequence[LayerAddresses]) -> tuple[Gr
         ]
         results.append(
             GroupAddresses(
-                block_size=group.spec.block_size,
-                kernel_block_size=min(tokens, default=group.spec.block_size),
+                block_size=group.block_spec.block_size,
+                kernel_block_size=min(tokens, default=group.block_spec.block_size),
                 layouts=tuple(dict.fromkeys(layer.layout for layer in ours)),
                 attention_backends=tuple(dict.fromkeys(layer.attention_backend for layer in ours)),
-                page_size_bytes=group.spec.page_size_bytes,
+                page_size_bytes=group.block_spec.page_size_bytes,
+                blocks_per_slot=group.blocks_per_slot,
             )
         )
     return tuple(results)

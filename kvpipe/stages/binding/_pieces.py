@@ -75,12 +75,12 @@ def pieces_of(
     """Everything that is written, in the order of groups, layers, arrays and requests."""
     for index, group in enumerate(config.groups):
         ours = [name for name in group.layer_names if name in layers]
-        block_size = group.spec.block_size
+        block_size = group.block_spec.block_size
         heads = [view.shape[2] for name in ours for view in layers[name].views if view.per_token]
         max_tokens = max(1, max_rows // (max(heads, default=1) * max(len(requests), 1)))
         tokens = [proof_positions(r, index, block_size, max_tokens, seed) for r in requests]
         for part in (part for name in ours for part in parts_of(layers[name].views)):
-            ids = part.kernel_ids(config.num_blocks)
+            ids = part.kernel_ids(config.num_blocks * group.blocks_per_slot)
             rows = ids.held * ids.rows if part.per_token else 1
             for number, request in enumerate(requests):
                 slots = request.tables[index]

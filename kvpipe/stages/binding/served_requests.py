@@ -72,7 +72,7 @@ def shuffle_free_blocks(manager: BlockManager, seed: int) -> None:
 def _wanted_lengths(config: KVCacheConfig) -> Iterator[int]:
     """One token past a block; then 0, as long as may be (so that windows slide); then 1, 2.5
     blocks, 3 tokens ... in turn, without end. In tokens."""
-    blocks = [group.spec.block_size for group in config.groups if not group.spec.is_state]
+    blocks = [group.block_spec.block_size for group in config.groups if not group.spec.is_state]
     largest = max(blocks, default=4)
     return cycle((largest + 1, 0, 1, 2 * largest + largest // 2, 3, largest))
 
@@ -109,7 +109,7 @@ class _Running:
 
         limits = self.manager.limits
         for group, granted in enumerate(self._granted):
-            spec = self.manager.config.groups[group].spec
+            spec = self.manager.config.groups[group].block_spec
             written = spec.written(computed, new, limits)
             slots = self.manager.slot_mapping(group)[first : first + len(written)]
             span = spec.tokens_per_block(limits)
@@ -123,7 +123,7 @@ class _Running:
         for group, granted in enumerate(self._granted):
             (row,) = self.manager.block_table(group, [self.number]).tolist()
             table = {index: block for index, block in enumerate(row) if block >= 0}
-            size = self.manager.config.groups[group].spec.block_size
+            size = self.manager.config.groups[group].block_spec.block_size
             tables.append(table)
             slots.append({at: slot for at, slot in granted.items() if at // size in table})
         return ProofRequest(

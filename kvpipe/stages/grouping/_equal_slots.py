@@ -23,6 +23,7 @@ from kvpipe.stages.grouping.slots.equal_pages import have_equal_pages
 from kvpipe.stages.grouping.slots.kernels import are_read
 from kvpipe.stages.grouping.slots.rule import slot_groups
 from kvpipe.stages.grouping.slots.stages import slot_bytes
+from kvpipe.stages.grouping.subslots import in_subslots
 from kvpipe.stages.grouping.union import union
 
 
@@ -31,22 +32,24 @@ def in_equal_slots(
 ) -> Grouping:
     """own: the groups of equal counts, which stay where slots bring nothing, or cannot be."""
     whole = union(layers)
+    asked = SlotRequest(
+        ranks=layers,
+        limits=rules.limits(request.limits),
+        options=request.slots,
+        baselines=tuple(_baselines(own, whole, layers)),
+        quantum=request.block_quantum,
+        shares_prefixes=request.shares_prefixes,
+        kernel_sizes=request.kernel_sizes,
+        reads_whole=request.scratch or not rules.splits_apart_pages,
+        memory=() if request.num_gpu_blocks_override is not None else request.memory,
+    )
     try:
-        found = _searched(
-            SlotRequest(
-                ranks=layers,
-                limits=rules.limits(request.limits),
-                options=request.slots,
-                baselines=tuple(_baselines(own, whole, layers)),
-                quantum=request.block_quantum,
-                shares_prefixes=request.shares_prefixes,
-                kernel_sizes=request.kernel_sizes,
-                reads_whole=request.scratch or not rules.splits_apart_pages,
-                memory=() if request.num_gpu_blocks_override is not None else request.memory,
-            )
-        )
+        found = _searched(asked)
+        parted = in_subslots(asked, found) if request.slots.subslots else None
     except SpecError:  # limits that a spec cannot work under: told where it is admitted
         return own
+    if parted is not None:
+        return Grouping(groups=parted.groups, slots=parted.facts, in_slots=True)
     as_before = _shape(found.groups) == _shape(own.groups)
     if as_before and not request.scratch:  # a tensor a layer is the simpler pool
         return replace(own, slots=found.facts)

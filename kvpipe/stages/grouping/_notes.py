@@ -17,6 +17,7 @@ def notes(request: GroupingRequest, made: RankedPlans, capacity: Capacity | None
     yield from _stranded(request, made)
     yield from _batch_beside_windows(request, made)
     yield from _useless_scratch(request, made)
+    yield from _useless_subslots(request, made)
     if capacity is not None:
         yield from _unschedulable(request, capacity)
         yield from _too_many_requests(request, capacity)
@@ -63,6 +64,17 @@ def _useless_scratch(request: GroupingRequest, made: RankedPlans) -> Iterator[No
             "equal shares of all ranks, and layers whose cache no other layer reads"
         )
         yield Note(text=text, knob="grouping.scratch")
+
+
+def _useless_subslots(request: GroupingRequest, made: RankedPlans) -> Iterator[Note]:
+    if not request.slots.subslots or request.rules.groups != "slots":
+        return
+    if all(group.blocks_per_slot == 1 for group in made.grouping.groups):
+        text = (
+            "no block shares a slot: that needs states beside attention layers, several of whose "
+            "smallest blocks, as kernels read them, fit into a state; and blocks outermost"
+        )
+        yield Note(text=text, knob="grouping.subslots")
 
 
 def _unschedulable(request: GroupingRequest, capacity: Capacity) -> Iterator[Note]:

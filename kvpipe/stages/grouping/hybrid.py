@@ -28,7 +28,14 @@ from kvpipe.stages.grouping.admission import Edges
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.ranks import RankedPlans, plan_ranks
 from kvpipe.stages.grouping.scratch import ScratchChoice, uses_scratch
-from kvpipe.stages.grouping.slots.options import BlockSizeRule, ForEngine, Objective, SlotOptions
+from kvpipe.stages.grouping.slots.options import (
+    BlockSizeRule,
+    ForEngine,
+    Objective,
+    SlotOptions,
+    SubSlotChoice,
+)
+from kvpipe.stages.grouping.subslots import refuse_beside_subslots
 from kvpipe.stages.grouping.union import shared_layers, stored_layers
 
 
@@ -46,6 +53,7 @@ class HybridGrouping:
         max_prefix_grain: Annotated[int, Field(ge=1, lt=2**20)]
         scratch: ScratchChoice
         for_engine: ForEngine
+        subslots: SubSlotChoice
         lengths: list[Annotated[int, Field(ge=1, lt=2**31)]] | Literal["auto"]
 
     def __init__(self, options: Options) -> None:
@@ -54,7 +62,11 @@ class HybridGrouping:
     def run(self, request: GroupingRequest) -> Plan:
         if isinstance(self.options, HybridGrouping.Options):  # a plugin may bring its own
             scratch = uses_scratch(self.options.scratch, request)
-            request = replace(request, slots=_slot_options(self.options), scratch=scratch)
+            slots = _slot_options(self.options)
+            if slots.subslots:
+                refuse_beside_subslots(self.options.scratch, slots, request)
+                scratch = False
+            request = replace(request, slots=slots, scratch=scratch)
         return make_plan(request)
 
 
@@ -65,6 +77,7 @@ def _slot_options(options: HybridGrouping.Options) -> SlotOptions:
         block_sizes=options.block_sizes,
         max_prefix_grain=options.max_prefix_grain,
         for_engine=options.for_engine,
+        subslots=options.subslots == "on",
         lengths=() if options.lengths == "auto" else tuple(options.lengths),
     )
 

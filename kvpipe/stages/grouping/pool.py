@@ -154,11 +154,11 @@ class Pool:
         per_layer = num_blocks if self.axes[0] == "L" else 1  # pages of a layer side by side
         start = 0
         for spec, names in layer_runs(group):
-            page = spec.page_size_bytes
+            page = spec.page_size_bytes // group.blocks_per_slot
             heads = _heads_apart(spec, self.axes)
             run = page * per_layer
             layer_stride = run if self.axes != "BHLNC" else page // heads
-            block_stride = width if self.axes[0] == "B" else page // heads
+            block_stride = width // group.blocks_per_slot if self.axes[0] == "B" else page // heads
             head_stride = None
             if "H" in self.axes[:2]:
                 head_stride = run // heads * (len(names) if self.axes == "BHLNC" else 1)

@@ -25,7 +25,7 @@ class PagedArrays:
         self.store, self.layer = store, layer
         addresses = store.buffers.addresses.of_layer(layer)
         self.group = addresses.group
-        self.block_size = store.manager.config.groups[self.group].spec.block_size
+        self.block_size = store.manager.config.groups[self.group].block_spec.block_size
         placed = self._placed(addresses.views)
         self.views = self._pair(placed, head_sizes)
         self.ids = self._kernel_ids(placed[0])
@@ -44,7 +44,7 @@ class PagedArrays:
 
     def _kernel_ids(self, view: ArrayView) -> KernelIds:
         """Which blocks of the views are a block of the plan."""
-        return view.kernel_ids(self.store.buffers.addresses.num_blocks)
+        return view.kernel_ids(self.store.buffers.addresses.blocks_of(self.group))
 
     @staticmethod
     def _pair(views: tuple[ArrayView, ...], sizes: tuple[int, int]) -> tuple[ArrayView, ArrayView]:

@@ -238,11 +238,11 @@ class PagedStore:
     def _first_held(self, group: int, row: int) -> int:
         """The first token whose block the row still holds."""
         held = self.manager.block_table(group, [self.rows[row]])[0] > 0
-        return int(held.argmax()) * self.manager.config.groups[group].spec.block_size
+        return int(held.argmax()) * self.manager.config.groups[group].block_spec.block_size
 
     def row_blocks(self, group: int, row: int, first: int, stop: int) -> Ints:
         """Blocks of a row that hold its tokens [first, stop)."""
-        size = self.manager.config.groups[group].spec.block_size
+        size = self.manager.config.groups[group].block_spec.block_size
         ids = self.manager.block_table(group, [self.rows[row]])[0]
         blocks: Ints = ids[first // size : (stop - 1) // size + 1].astype(np.int64)
         return blocks
@@ -262,7 +262,7 @@ class PagedStore:
     def _table(self, group: int, held: Any, positions: Ints, num_tokens: int) -> GatherTable:
         import torch
 
-        size = self.manager.config.groups[group].spec.block_size
+        size = self.manager.config.groups[group].block_spec.block_size
         first = positions // size  # floor: below zero for padding
         width = int(((positions + num_tokens - 1) // size - first).max()) + 1 if num_tokens else 0
         index = first[:, None] + np.arange(width)

@@ -64,7 +64,7 @@ def planned_specs(cache: PlannedCache) -> dict[tuple[int, str], tuple[str, KVCac
     found = {}
     for group in cache.config.groups:
         for name in group.layer_names:
-            spec = group.layer_spec(name)
+            spec = group.block_spec.of_layer(name)
             found[layer_index(name), role_of(spec, cache.limits)] = (name, spec)
     return found
 

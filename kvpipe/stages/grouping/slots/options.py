@@ -8,6 +8,7 @@ from typing import Literal
 Objective = Literal["never_worse", "fewest_tables"]
 BlockSizeRule = Literal["any", "powers_of_two"]
 ForEngine = Literal["kvpipe", "vllm"]
+SubSlotChoice = Literal["auto", "on", "off"]
 
 PREFIX_GRAIN = 128  # tokens
 TABLE_PRICE = 0.002  # of a request's bytes
@@ -23,7 +24,8 @@ class SlotOptions:
     it. max_prefix_grain: tokens; prefixes are shared in common multiples of all tables' block
     sizes, which are kept at most so large. lengths: requests to weigh plans by, in tokens; (): a
     few from 1,024 up to the longest. for_engine: who serves from the plan; vllm: what its workers
-    cannot take, pages of several sizes, is left out.
+    cannot take, pages of several sizes, is left out. subslots: small attention blocks share the
+    slots that states force (`subslots.py`); no promise is made of these.
     """
 
     objective: Objective = "never_worse"
@@ -32,3 +34,4 @@ class SlotOptions:
     max_prefix_grain: int = PREFIX_GRAIN
     lengths: tuple[int, ...] = ()
     for_engine: ForEngine = "kvpipe"
+    subslots: bool = False
