@@ -55,12 +55,12 @@ def _share(result: ReplayResult) -> ReplicaShare:
 
 
 def _together(times: Sequence[Latencies]) -> Latencies:
-    return Latencies(
-        wait=[value for each in times for value in each.wait],
-        first_token=[value for each in times for value in each.first_token],
-        each_token=[value for each in times for value in each.each_token],
-        longest_service=max(each.longest_service for each in times),
-    )
+    found = Latencies(longest_service=max(each.longest_service for each in times))
+    for each in times:
+        found.wait.extend(each.wait)
+        found.first_token.extend(each.first_token)
+        found.each_token.extend(each.each_token)
+    return found
 
 
 def _summed(counts: Sequence[Counts]) -> Counts:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
 from kvpipe.blocks import PoolStats
 from kvpipe.simulation.counts import Counts, RanDry
 from kvpipe.simulation.latencies import Latencies, Percentiles, overload, percentiles
 from kvpipe.simulation.ledger import Gap, Point
+
+
+# Long, and in no document.
+_OF_PICTURES = frozenset({"points", "idle", "preempted_s", "latencies"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +92,14 @@ class ReplayResult:
 
     def to_json(self) -> Mapping[str, Any]:
         """Plain values, for `report=json`; the points of the plot are left out."""
-        plain = asdict(self)
-        for name in ("points", "idle", "preempted_s", "latencies"):
-            del plain[name]
-        return plain | {
+        told = {name: getattr(self, name) for name in vars(self) if name not in _OF_PICTURES}
+        return {name: _plain(value) for name, value in told.items()} | {
             "hit_rate": self.hit_rate,
             "prefix_block_hit_rate": self.prefix_block_hit_rate,
         }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

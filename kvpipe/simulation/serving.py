@@ -9,7 +9,7 @@ counted, not measured.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -52,14 +52,16 @@ class Serving:
         self._standing = Standing(self.manager.standing_batch())
         self._names = PrefixNames(self.manager.granule, len(self.manager.tables))
 
-    def serve(self, arrivals: list[Traffic]) -> None:
+    def serve(self, arrivals: Iterable[Traffic]) -> None:
         """Until every request is finished or turned away. arrivals: in order of arrival."""
-        coming = deque(arrivals)
-        while coming or self.waiting or self.running:
-            while coming and self.arrival(coming[0]) <= self.now:
-                self.waiting.append(coming.popleft())
-            if not self.waiting and not self.running:
-                self.now = self.arrival(coming[0])
+        rest = iter(arrivals)
+        coming = next(rest, None)
+        while coming or self.is_busy:
+            while coming and self.arrival(coming) <= self.now:
+                self.waiting.append(coming)
+                coming = next(rest, None)
+            if coming and not self.is_busy:
+                self.now = self.arrival(coming)
                 continue
             self.end_step(self.begin_step())
 
