@@ -93,6 +93,10 @@ def replayed(requests: list[TraceRequest], plan: Plan, best: StepBound) -> dict[
         "wait": sorted(serving.latencies.wait),
         "first_token": sorted(serving.latencies.first_token),
         "finished": over,
+        "by_group": [
+            [one.asked_tokens, one.hit_tokens, one.cut_tokens, one.cut_requests]
+            for one in serving.hits.by_group
+        ],
         "pool": manager.pool.stats(),
     }
 

@@ -71,6 +71,7 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "device=h100", "trace=synthetic", "trace.max_requests=20"],
         ["model=llama", "device=cpu", "trace=mooncake_sample", "trace.max_requests=20"],
         ["model=llama", "device=cpu", "trace=azure_code_sample", "engine=vllm_0_33"],
+        ["model=gpt_oss_20b", "device=h100", "trace=mooncake_sample", "trace.max_requests=9"],
     ),
     "doctor": (["sample"],),
     "fit_speed": (

@@ -176,6 +176,7 @@ def _result(serving: Serving, plan: Plan, requests: int, arrivals_s: float) -> R
         idle=tuple(ledger.idle),
         preempted_s=tuple(serving.preempted_s),
         latencies=serving.latencies,
+        prefix_groups=serving.hits.by_group,
     )
 
 

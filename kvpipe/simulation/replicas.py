@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from kvpipe.simulation.counts import Counts
+from kvpipe.simulation.hits import summed
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.result import ReplayResult, ReplicaShare
 from kvpipe.simulation.traces.base import TraceRequest
@@ -36,6 +37,7 @@ def told_together(results: Sequence[ReplayResult]) -> ReplayResult:
         replicas=tuple(share for each in results for share in _shares(each)),
         busiest=sum(len(_shares(each)) for each in results[: results.index(busiest)])
         + busiest.busiest,
+        prefix_groups=summed([each.prefix_groups for each in results]),
     )
 
 

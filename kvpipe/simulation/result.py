@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from kvpipe.blocks import PoolStats
 from kvpipe.simulation.counts import Counts, RanDry
+from kvpipe.simulation.hits import GroupHits
 from kvpipe.simulation.latencies import Latencies, Percentiles, overload, percentiles
 from kvpipe.simulation.ledger import Gap, Point
-
 
 # Long, and in no document.
 _OF_PICTURES = frozenset({"points", "idle", "preempted_s", "latencies"})
@@ -40,7 +40,8 @@ class ReplayResult:
     a request gave its blocks back (of a picture, in no document). latencies: what the
     percentiles are of. replicas: each of several (() where there is one); steps, blocks and
     points are of number `busiest` then, counts and waits of all. copies: data-parallel ones of
-    a replica, each of which stands among the replicas."""
+    a replica, each of which stands among the replicas. prefix_groups: prefix hits of each cache
+    group, of all replicas (() where prefixes are not cached)."""
 
     trace: str
     requests: int
@@ -71,6 +72,7 @@ class ReplayResult:
     replicas: tuple[ReplicaShare, ...] = ()
     busiest: int = 0
     copies: int = 1
+    prefix_groups: tuple[GroupHits, ...] = ()
 
     def __post_init__(self) -> None:
         times = self.latencies
@@ -92,8 +94,8 @@ class ReplayResult:
 
     def to_json(self) -> Mapping[str, Any]:
         """Plain values, for `report=json`; the points of the plot are left out."""
-        told = {name: getattr(self, name) for name in vars(self) if name not in _OF_PICTURES}
-        return {name: _plain(value) for name, value in told.items()} | {
+        told = [each.name for each in fields(self) if each.name not in _OF_PICTURES]
+        return {name: _plain(getattr(self, name)) for name in told} | {
             "hit_rate": self.hit_rate,
             "prefix_block_hit_rate": self.prefix_block_hit_rate,
         }
