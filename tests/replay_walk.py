@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvpipe.blocks import BlockManager, OutOfBlocks
+from kvpipe.blocks import BlockManager, OutOfBlocks, PrefixChain
 from kvpipe.physics.bounds import StepBound
 from kvpipe.physics.lengths import ListedLengths
 from kvpipe.simulation.traces.base import TraceRequest
@@ -34,6 +34,45 @@ class One:
         return named + [self.name] * (self.known - len(named))
 
 
+def walked_groups(manager: BlockManager, tokens: list[int], hit: int) -> list[tuple[int, int]]:
+    """(alone, cut) of each group, token by token: from a prefix of so many tokens the next one
+    reads positions, and each of them lies in a block that the group must have. hit: of all."""
+    if not manager.prefix_caching:
+        return []
+    chain = PrefixChain(manager.granule)
+    chain.extend(tokens)
+
+    def lacking(g: int) -> list[int]:
+        """[n + 1] how many of the first so many tokens lie in no block that the group has."""
+        span, sums = manager.tables[g].span, [0]
+        for position in range(len(tokens) // span * span):
+            end = (position // span + 1) * span // manager.granule
+            (key,) = chain.keys_at(range(end - 1, end), g)
+            sums.append(sums[-1] + (key not in manager.pool.index))
+        return sums
+
+    groups = range(len(manager.tables))
+    lacks = [lacking(g) for g in groups]
+
+    def serves(g: int, length: int) -> bool:
+        reads = manager.tables[g].spec.visible(length, manager.limits)
+        return length % manager.tables[g].span == 0 and all(
+            lacks[g][min(run.stop, length)] == lacks[g][min(run.start, length)] for run in reads
+        )
+
+    def best(g: int, length: int) -> int:
+        return next(n for n in range(length, -1, -1) if not n or serves(g, n))
+
+    alone = [best(g, len(tokens) - 1) for g in groups]
+    cut, length = [0 for _ in groups], max(alone)
+    while length > hit:
+        poorest = min(groups, key=lambda g: (best(g, length), g))
+        cut[poorest] += length - best(poorest, length)
+        length = best(poorest, length)
+    assert all(best(g, hit) == hit for g in groups)
+    return list(zip(alone, cut, strict=True))
+
+
 @dataclass
 class Walk:
     """What it counts has the names that a replay's result has."""
@@ -48,11 +87,13 @@ class Walk:
     wait: list[float] = field(default_factory=list)
     first_token: list[float] = field(default_factory=list)
     finished: list[tuple[int, float]] = field(default_factory=list)
+    by_group: list[list[int]] = field(default_factory=list)  # asked, hit, cut, requests cut
     waiting: list[One] = field(default_factory=list)
     running: list[One] = field(default_factory=list)
     stuck: bool = False
 
     def serve(self, requests: list[TraceRequest]) -> Walk:
+        self.by_group = [[0] * 4 for _ in self.manager.tables if self.manager.prefix_caching]
         coming = [One(i, request, request.prompt_tokens) for i, request in enumerate(requests)]
         while coming or self.waiting or self.running:
             while coming and coming[0].request.arrival_s <= self.now:
@@ -109,6 +150,7 @@ class Walk:
     def admit(self, budget: int) -> int:
         one = self.waiting[0]
         one.stored = hit = self.manager.add_request(one.name, one.tokens())
+        groups = [] if one.again else walked_groups(self.manager, one.tokens(), hit)
         got = self.chunk(one, budget)
         if not got:
             self.manager.free(one.name)
@@ -119,6 +161,9 @@ class Walk:
             one.begun = True
             self.wait.append(self.now - one.request.arrival_s)
         self.hit_tokens += 0 if one.again else hit
+        for sums, (alone, cut) in zip(self.by_group, groups, strict=False):
+            more = one.request.prompt_tokens, alone, cut, cut > 0
+            sums[:] = [a + b for a, b in zip(sums, more, strict=True)]
         return got
 
     def preempt(self) -> None:
@@ -148,5 +193,6 @@ class Walk:
             "wait": sorted(self.wait),
             "first_token": sorted(self.first_token),
             "finished": self.finished,
+            "by_group": self.by_group,
             "pool": self.manager.pool.stats(),
         }

@@ -23,7 +23,7 @@ WORDS = ("model=llama", "device=l4", "backend=meta", "cache.kv_cache_memory_byte
 
 
 def sample(*words: str) -> list[TraceRequest]:
-    return read_trace(prepared_request([*WORDS, *words]).prepared.config.trace).requests()
+    return list(read_trace(prepared_request([*WORDS, *words]).prepared.config.trace).requests())
 
 
 def played(replicas: int, routing: str, *words: str) -> tuple[ReplayResult, list[ReplayResult]]:

@@ -77,6 +77,7 @@ RUNS: Mapping[str, Sequence[Sequence[str]]] = {
         ["model=llama", "device=cpu", "trace=azure_code_sample", "engine=vllm_0_33"],
         ["model=jamba", *SMALL, "grouping.subslots=auto"],
         ["model=llama", *SMALL, "grouping.subslots=auto"],
+        ["model=gpt_oss_20b", "device=h100", "trace=mooncake_sample", "trace.max_requests=9"],
     ),
     "doctor": (["sample"],),
     "fit_speed": (

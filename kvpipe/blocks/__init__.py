@@ -4,6 +4,7 @@ Imports numpy; nothing that plans imports this package.
 """
 
 from kvpipe.blocks.errors import BlockError, OutOfBlocks
+from kvpipe.blocks.group_hits import GroupHit
 from kvpipe.blocks.hashing import Chain, Key, MediaRange, PrefixChain, PrefixIdentity
 from kvpipe.blocks.manager import BlockManager
 from kvpipe.blocks.pool import NULL_BLOCK, BlockPool
@@ -17,6 +18,7 @@ __all__ = [
     "BlockManager",
     "BlockPool",
     "Chain",
+    "GroupHit",
     "Key",
     "MediaRange",
     "OutOfBlocks",

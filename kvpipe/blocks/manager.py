@@ -26,6 +26,7 @@ from kvpipe.blocks.decoding import Decoding
 from kvpipe.blocks.drafts import Drafts
 from kvpipe.blocks.errors import BlockError
 from kvpipe.blocks.granting import Granter, Move
+from kvpipe.blocks.group_hits import GroupHit
 from kvpipe.blocks.hashing import Chain, PrefixChain, PrefixIdentity, token_bytes
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.prefix_cache import PrefixCache
@@ -339,6 +340,12 @@ class BlockManager:
     def prefix_stats(self) -> PrefixStats:
         """Tokens of prompts that were asked of the prefix cache, and that it had."""
         return self.prefixes.stats()
+
+    def prefix_hits(self, request: Hashable) -> list[GroupHit]:
+        """What each group has cached of a request that was just added, and which of them cut its
+        hit; [] where its prefixes are not cached."""
+        chain = self._seats.find(request).chain
+        return [] if chain is None else self.prefixes.by_group(chain)
 
     @property
     def num_holes(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from typing import cast
 
 import numpy as np
 
+from kvpipe.blocks.group_hits import GroupHit, group_hits
 from kvpipe.blocks.hashing import Chain, Key
 from kvpipe.blocks.pool import BlockPool
 from kvpipe.blocks.request import LiveRequest, PrefixStats
@@ -53,6 +54,21 @@ class PrefixCache:
         self._queried += chain.num_tokens
         self._hit += length
         return length
+
+    def by_group(self, chain: Chain) -> list[GroupHit]:
+        """What each group has of a request's prefix. Every block is looked up in every group, as a
+        hit alone need not be: for who asks why."""
+        most = chain.num_tokens - 1
+        cached = [
+            [block is not None for block in self._find(chain, g, range(most // table.span))]
+            for g, table in enumerate(self.tables)
+        ]
+
+        def served(group: int, length: int) -> int:
+            table = self.tables[group]
+            return table.spec.hit_length(cached[group][: length // table.span]) * table.ranks
+
+        return group_hits(len(self.tables), most, served)
 
     def _longest(self, chain: Chain, length: int) -> tuple[int, _Found]:
         """Each group lowers the length to what it can serve, until none does. Most prompts are new:

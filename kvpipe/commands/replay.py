@@ -17,6 +17,7 @@ from kvpipe.answers.served import refused
 from kvpipe.answers.speed import Speed, speed_of
 from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
 from kvpipe.commands.base import Command
+from kvpipe.commands.unread_wants import users_beside_trace
 from kvpipe.errors import ConfigError, DoesNotFit, Problem, problems_of
 from kvpipe.pipeline import Prepared, plan_with, profile_ranks
 from kvpipe.report.base import Answer
@@ -30,6 +31,9 @@ from kvpipe.text.meanwhile import meanwhile
 if TYPE_CHECKING:  # they import numpy, which no plan does
     from kvpipe.simulation.result import ReplayResult
     from kvpipe.simulation.traces.base import TraceOptions
+
+
+_USERS = "kvpipe run plans for users that are simply there"
 
 
 class Replay(Command):
@@ -54,7 +58,7 @@ class Replay(Command):
         users = want.get("requests") if isinstance(want, Mapping) else None
         if users in (None, 1):
             return problems
-        return [*problems, _users(users)]
+        return [*problems, users_beside_trace(users, _USERS)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
         from kvpipe.answers.waits import is_timed, unknowable, unserved, waits_of, without_times
@@ -64,7 +68,7 @@ class Replay(Command):
         from kvpipe.simulation.text import render
 
         if "want.requests" in prepared.said:  # one is also what nobody said
-            raise ConfigError(_users(prepared.config.want["requests"]))
+            raise ConfigError(users_beside_trace(prepared.config.want["requests"], _USERS))
         trace = read_trace(prepared.config.trace)
         requests = trace.requests()
         speed, waits = speed_of(prepared, trace.options.efficiency), waits_of(prepared.config.want)
@@ -137,12 +141,6 @@ class Replay(Command):
                 "preemptions": result.counts.preemptions,
             },
         )
-
-
-def _users(users: object) -> Problem:
-    knob = "kvpipe run plans for users that are simply there"
-    wanted = "nothing: a trace says how many requests come, and when"
-    return Problem("want.requests", wanted, f"{users}", knob)
 
 
 def _timing(options: TraceOptions, speed: Speed) -> str:

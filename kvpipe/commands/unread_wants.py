@@ -65,12 +65,16 @@ def unread(raw: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("want.image", "a file that names it", "want.write=null", knob)
     if traced and want.get("device") is not None and "requests" in said:
         knob = "choose trace=none for users that are simply there"
-        wanted = "nothing: a trace says how many requests come, and when"
-        yield Problem("want.requests", wanted, f"{want['requests']}", knob)
+        yield users_beside_trace(want["requests"], knob)
     if not traced:
         knob = "choose trace=synthetic, azure_code_sample or another"
         for key in filter(_OF_TRACES.__contains__, said):
             yield Problem(f"want.{key}", "a trace of requests that arrive", "trace=none", knob)
+
+
+def users_beside_trace(users: object, knob: str) -> Problem:
+    wanted = "nothing: a trace says how many requests come, and when"
+    return Problem("want.requests", wanted, f"{users}", knob)
 
 
 _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")

@@ -11,7 +11,7 @@ the slowest, and a copy without work runs along.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -33,7 +33,7 @@ class Copies:
     def __post_init__(self) -> None:
         self.sent = [0] * len(self.copies)
 
-    def serve(self, arrivals: Sequence[Traffic]) -> None:
+    def serve(self, arrivals: Iterable[Traffic]) -> None:
         """Until every request is finished or turned away. arrivals: in order of arrival."""
         for item in arrivals:
             at = self.copies[0].arrival(item)

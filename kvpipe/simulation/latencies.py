@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 
 from kvpipe.simulation.traffic import Traffic
 
 SHARES = (0.50, 0.90, 0.99)
+Seconds = MutableSequence[float]  # 8 bytes each, where a list has 32
 LATE = 1.25  # times of the arrivals' span from which on their work was not kept up with
 
 
@@ -34,9 +36,9 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
 class Latencies:
     """Filled while a trace runs; times are those at which a step ends."""
 
-    wait: list[float] = field(default_factory=list)
-    first_token: list[float] = field(default_factory=list)
-    each_token: list[float] = field(default_factory=list)
+    wait: Seconds = field(default_factory=lambda: array("d"))
+    first_token: Seconds = field(default_factory=lambda: array("d"))
+    each_token: Seconds = field(default_factory=lambda: array("d"))
     longest_service: float = 0.0
 
     def admitted(self, item: Traffic, arrival: float, now: float) -> None:

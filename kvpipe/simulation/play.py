@@ -12,7 +12,7 @@ from kvpipe.cache.plan import Plan
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.registry import Registry
 from kvpipe.request.schema import check_section, shown
-from kvpipe.simulation.counts import Counts
+from kvpipe.simulation.arrivals import Arrivals
 from kvpipe.simulation.data_parallel import Copies
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.ledger import Ledger
@@ -27,7 +27,6 @@ from kvpipe.simulation.step_time import (
     StepTime,
 )
 from kvpipe.simulation.traces.base import Trace, TraceOptions, TraceRequest
-from kvpipe.simulation.traffic import Traffic
 from kvpipe.text.figures import count
 from kvpipe.text.meanwhile import Tell, silent
 
@@ -114,7 +113,7 @@ def replay(
         _server(plan, options, seqs, prefix_caching, each_step, finished, latencies())
         for _ in range(copies)
     ]
-    arrivals = admissible(requests, plan.limits.max_model_len, servers[0].counts)
+    arrivals = Arrivals(requests, plan.limits.max_model_len, servers[0].counts)
     if copies == 1:
         servers[0].serve(arrivals)
         return _result(servers[0], plan, len(requests), _span(arrivals, options))
@@ -177,6 +176,7 @@ def _result(serving: Serving, plan: Plan, requests: int, arrivals_s: float) -> R
         idle=tuple(ledger.idle),
         preempted_s=tuple(serving.preempted_s),
         latencies=serving.latencies,
+        prefix_groups=serving.hits.by_group,
     )
 
 
@@ -196,11 +196,9 @@ def step_time(options: TraceOptions, best: StepTime | None) -> StepTime:
     )
 
 
-def _span(arrivals: Sequence[Traffic], options: TraceOptions) -> float:
+def _span(arrivals: Arrivals, options: TraceOptions) -> float:
     """Seconds from the first arrival to the last; 0 where all wait from the start."""
-    if options.arrivals == "at_once" or not arrivals:
-        return 0.0
-    return max(item.request.arrival_s for item in arrivals) / options.arrival_rate_scale
+    return 0.0 if options.arrivals == "at_once" else arrivals.last_s / options.arrival_rate_scale
 
 
 def _manager(plan: Plan, max_num_seqs: int, prefix_caching: bool) -> BlockManager:
@@ -236,20 +234,3 @@ def _refuse_drafts(manager: BlockManager) -> None:
                 "set cache.mamba_cache_mode=align",
             )
         )
-
-
-def admissible(
-    requests: Sequence[TraceRequest], max_model_len: int, counts: Counts
-) -> list[Traffic]:
-    """Requests whose prompt leaves room for an output token; outputs are cut at max_model_len."""
-    arrivals = []
-    for number, request in enumerate(requests):
-        if request.prompt_tokens < 1 or request.prompt_tokens > max_model_len - 1:
-            counts.too_long += 1
-            continue
-        wanted = request.prompt_tokens + max(1, request.output_tokens) - 1
-        counts.cut_short += wanted > max_model_len - 1
-        arrivals.append(
-            Traffic(number, request, min(wanted, max_model_len - 1), request.prompt_tokens)
-        )
-    return arrivals

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvpipe.simulation.counts import Counts
-from kvpipe.simulation.play import admissible
+from kvpipe.simulation.arrivals import Arrivals
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.traces.base import TraceRequest
 
@@ -16,5 +15,5 @@ def recomputed_tokens(requests: Sequence[TraceRequest], result: ReplayResult) ->
     requests were turned away half-way: what theirs were is not counted apart."""
     if result.counts.never_fit:
         return None
-    needed = sum(item.target for item in admissible(requests, result.request_len, Counts()))
+    needed = sum(item.target for item in Arrivals(requests, result.request_len))
     return result.counts.stored_tokens - (needed - result.counts.hit_tokens)

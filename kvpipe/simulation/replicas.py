@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from kvpipe.simulation.counts import Counts
+from kvpipe.simulation.hits import summed
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.result import ReplayResult, ReplicaShare
 from kvpipe.simulation.traces.base import TraceRequest
@@ -36,6 +37,7 @@ def told_together(results: Sequence[ReplayResult]) -> ReplayResult:
         replicas=tuple(share for each in results for share in _shares(each)),
         busiest=sum(len(_shares(each)) for each in results[: results.index(busiest)])
         + busiest.busiest,
+        prefix_groups=summed([each.prefix_groups for each in results]),
     )
 
 
@@ -55,12 +57,12 @@ def _share(result: ReplayResult) -> ReplicaShare:
 
 
 def _together(times: Sequence[Latencies]) -> Latencies:
-    return Latencies(
-        wait=[value for each in times for value in each.wait],
-        first_token=[value for each in times for value in each.first_token],
-        each_token=[value for each in times for value in each.each_token],
-        longest_service=max(each.longest_service for each in times),
-    )
+    found = Latencies(longest_service=max(each.longest_service for each in times))
+    for each in times:
+        found.wait.extend(each.wait)
+        found.first_token.extend(each.first_token)
+        found.each_token.extend(each.each_token)
+    return found
 
 
 def _summed(counts: Sequence[Counts]) -> Counts:

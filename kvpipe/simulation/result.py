@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from kvpipe.blocks import PoolStats
 from kvpipe.simulation.counts import Counts, RanDry
+from kvpipe.simulation.hits import GroupHits
 from kvpipe.simulation.latencies import Latencies, Percentiles, overload, percentiles
 from kvpipe.simulation.ledger import Gap, Point
+
+# Long, and in no document.
+_OF_PICTURES = frozenset({"points", "idle", "preempted_s", "latencies"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +40,8 @@ class ReplayResult:
     a request gave its blocks back (of a picture, in no document). latencies: what the
     percentiles are of. replicas: each of several (() where there is one); steps, blocks and
     points are of number `busiest` then, counts and waits of all. copies: data-parallel ones of
-    a replica, each of which stands among the replicas."""
+    a replica, each of which stands among the replicas. prefix_groups: prefix hits of each cache
+    group, of all replicas (() where prefixes are not cached)."""
 
     trace: str
     requests: int
@@ -67,6 +72,7 @@ class ReplayResult:
     replicas: tuple[ReplicaShare, ...] = ()
     busiest: int = 0
     copies: int = 1
+    prefix_groups: tuple[GroupHits, ...] = ()
 
     def __post_init__(self) -> None:
         times = self.latencies
@@ -88,10 +94,14 @@ class ReplayResult:
 
     def to_json(self) -> Mapping[str, Any]:
         """Plain values, for `report=json`; the points of the plot are left out."""
-        plain = asdict(self)
-        for name in ("points", "idle", "preempted_s", "latencies"):
-            del plain[name]
-        return plain | {
+        told = [each.name for each in fields(self) if each.name not in _OF_PICTURES]
+        return {name: _plain(getattr(self, name)) for name in told} | {
             "hit_rate": self.hit_rate,
             "prefix_block_hit_rate": self.prefix_block_hit_rate,
         }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

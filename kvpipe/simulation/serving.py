@@ -9,13 +9,14 @@ counted, not measured.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
 from kvpipe.blocks import BlockManager, OutOfBlocks
 from kvpipe.physics.lengths import Lengths, ListedLengths
 from kvpipe.simulation.counts import Counts, RanDry
+from kvpipe.simulation.hits import Hits
 from kvpipe.simulation.latencies import Latencies
 from kvpipe.simulation.ledger import Ledger
 from kvpipe.simulation.named_chain import PrefixNames
@@ -49,17 +50,20 @@ class Serving:
     _random: Random = field(default_factory=lambda: Random(0))  # a replay repeats itself
 
     def __post_init__(self) -> None:
+        self.hits = Hits(self.manager, self.counts)
         self._standing = Standing(self.manager.standing_batch())
         self._names = PrefixNames(self.manager.granule, len(self.manager.tables))
 
-    def serve(self, arrivals: list[Traffic]) -> None:
+    def serve(self, arrivals: Iterable[Traffic]) -> None:
         """Until every request is finished or turned away. arrivals: in order of arrival."""
-        coming = deque(arrivals)
-        while coming or self.waiting or self.running:
-            while coming and self.arrival(coming[0]) <= self.now:
-                self.waiting.append(coming.popleft())
-            if not self.waiting and not self.running:
-                self.now = self.arrival(coming[0])
+        rest = iter(arrivals)
+        coming = next(rest, None)
+        while coming or self.is_busy:
+            while coming and self.arrival(coming) <= self.now:
+                self.waiting.append(coming)
+                coming = next(rest, None)
+            if coming and not self.is_busy:
+                self.now = self.arrival(coming)
                 continue
             self.end_step(self.begin_step())
 
@@ -169,6 +173,7 @@ class Serving:
                 break
             item = self.waiting[0]
             hit = self._add(item)
+            by_group = self.hits.found(item, hit)
             item.stored, item.serial = hit, self._admitted
             got = self._chunk(item, budget - used)
             if not got:
@@ -181,7 +186,7 @@ class Serving:
             (self._loose if item.stored == item.done else self._reading).append(item)
             self._admitted += 1
             self._note_admitted(item)
-            self._count_hit(item, hit)
+            self.hits.note(item, hit, by_group)
             used += got
         return used
 
@@ -291,14 +296,3 @@ class Serving:
                 running=len(self.running),
                 reason=str(error).partition(";")[0],
             )
-
-    def _count_hit(self, item: Traffic, hit: int) -> None:
-        if item.preempted:
-            return  # its own blocks, most likely: no reuse between requests
-        request, counts = item.request, self.counts
-        counts.prompt_tokens += request.prompt_tokens
-        counts.hit_tokens += hit
-        # A prefix block that no whole number of cache blocks makes up cannot be counted as cached.
-        if request.prefix_ids and request.prefix_block % self.manager.granule == 0:
-            counts.prefix_blocks += len(request.prefix_ids)
-            counts.hit_prefix_blocks += hit // request.prefix_block

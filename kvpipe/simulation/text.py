@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvpipe.cache.load import ENDS
+from kvpipe.simulation.hits_text import hits
 from kvpipe.simulation.result import ReplayResult
 from kvpipe.text.figures import count
 from kvpipe.text.lines import wrap
@@ -74,7 +75,7 @@ def _facts(
             f"({_percent(accepted, drafted)}; trace.acceptance_rate)",
         )
     yield "pool", _pool(result)
-    yield "prefix", _hits(result)
+    yield from zip(("prefix", ""), hits(result), strict=False)
     yield "ran dry", _dry(result)
     yield from _gap(result)
 
@@ -141,22 +142,6 @@ def _pool(result: ReplayResult) -> str:
         f"{count(pool.allocated, 'block')} allocated, {pool.shared:,} shared{why}, "
         f"{pool.evicted:,} evicted, {pool.freed:,} freed"
     )
-
-
-def _hits(result: ReplayResult) -> str:
-    if not result.prefix_caching:
-        return "not cached (cache.enable_prefix_caching, or a group that cannot)"
-    counts = result.counts
-    line = (
-        f"{counts.hit_tokens:,} of {count(counts.prompt_tokens, 'prompt token')} cached "
-        f"({100 * result.hit_rate:.1f} %)"
-    )
-    if (rate := result.prefix_block_hit_rate) is not None:
-        line += (
-            f"; {counts.hit_prefix_blocks:,} of the trace's "
-            f"{count(counts.prefix_blocks, 'prefix block')} ({100 * rate:.1f} %)"
-        )
-    return line
 
 
 def _dry(result: ReplayResult) -> str:

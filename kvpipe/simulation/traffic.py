@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ class Clock(Protocol):
     steps: int
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Traffic:
     """number: place in the trace. target: tokens stored when it is finished (the last output token
     is not). done: tokens known so far, prompt and output; stored: tokens in the cache. serial:
@@ -37,6 +37,7 @@ class Traffic:
     preempted: int = 0
     admitted_s: float | None = None  # first admission, and the end of the first token's step
     first_token_s: float | None = None
+    own: int = field(init=False)  # the id of its own tokens
 
     def __post_init__(self) -> None:
         self.own = own_token(self.number)

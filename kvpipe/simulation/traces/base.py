@@ -8,8 +8,7 @@ import re
 import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar, Literal
@@ -20,6 +19,8 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.regular import open_regular
 from kvpipe.request.config import Count, Section
 from kvpipe.request.schema import shown
+from kvpipe.simulation.traces.columns import Requests
+from kvpipe.simulation.traces.columns import TraceRequest as TraceRequest  # a plugin's
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 # Seconds, or a count a second. The bounds keep every quotient and sum of them finite.
@@ -38,19 +39,6 @@ UNREADABLE = (OSError, EOFError, UnicodeError, ValueError, RuntimeError, zlib.er
 # ... and what a line of it can. RecursionError (deep brackets) is a RuntimeError.
 NO_REQUEST = (ValueError, KeyError, IndexError, TypeError, OverflowError, RuntimeError)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TraceRequest:
-    """arrival_s: seconds since the first request. Lengths in tokens; the last output token is
-    never stored. prefix_ids: an id for each block of prefix_block tokens of the prompt (the last
-    may be short); equal ids mean equal tokens up to there."""
-
-    arrival_s: float
-    prompt_tokens: int
-    output_tokens: int
-    prefix_ids: tuple[int, ...] = ()
-    prefix_block: int = 0
 
 
 class TraceOptions(Section):
@@ -92,7 +80,7 @@ class Trace(ABC):
         self.options = options
 
     @abstractmethod
-    def requests(self) -> list[TraceRequest]:
+    def requests(self) -> Sequence[TraceRequest]:
         """In order of arrival. ConfigError naming the file and line that cannot be read."""
 
 
@@ -120,35 +108,32 @@ class FileTrace(Trace):
             )
         return SAMPLES / self.sample
 
-    def requests(self) -> list[TraceRequest]:
+    def requests(self) -> Requests:
         path, most = self.path, self.options.max_requests
-        found: list[TraceRequest] = []
-        ids = 0
+        found = Requests()
         for number, line in lines(path):
             if len(found) == most:
                 break
-            ids += len(found[-1].prefix_ids) if found else 0
-            if most is None and (len(found) >= MOST_REQUESTS or ids > MOST_PREFIX_IDS):
+            too_many = len(found) >= MOST_REQUESTS or found.num_prefix_ids > MOST_PREFIX_IDS
+            if most is None and too_many:
                 raise ConfigError(_too_many(path))
             if number == 1 and self.header is not None:
                 self._check_header(line)
             elif line.strip():
-                found.append(self._parse(line, number, path))
+                self._enter(found, line, number, path)
         if not found:
             got = f"none in {named(path)}"
             raise ConfigError(Problem("trace.path", "at least one request", got))
-        found.sort(key=lambda request: request.arrival_s)
-        start = found[0].arrival_s
-        return [replace(request, arrival_s=request.arrival_s - start) for request in found]
+        return found.in_order()
 
     def _check_header(self, line: str) -> None:
         if line.strip() != self.header:
             got = shown(line.strip())
             raise ConfigError(Problem("trace.path", f"a file that starts '{self.header}'", got))
 
-    def _parse(self, line: str, number: int, path: Path) -> TraceRequest:
+    def _enter(self, found: Requests, line: str, number: int, path: Path) -> None:
         try:
-            return checked(self.parse(line))
+            found.append(checked(self.parse(line)))
         except NO_REQUEST as error:
             raise ConfigError(
                 Problem(

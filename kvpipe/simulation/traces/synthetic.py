@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kvpipe.simulation.traces.base import MOST_TOKENS, Rate, Trace, TraceOptions, TraceRequest
+from kvpipe.simulation.traces.base import MOST_TOKENS, Rate, Trace, TraceOptions
+from kvpipe.simulation.traces.columns import Requests, TraceRequest
 from kvpipe.simulation.traces.lengths import LengthPercentiles, length_at
 from kvpipe.text.quantities import Tokens
 
@@ -30,11 +31,11 @@ class SyntheticTrace(Trace):
         prompt_percentiles: LengthPercentiles | None = None
         output_percentiles: LengthPercentiles | None = None
 
-    def requests(self) -> list[TraceRequest]:
+    def requests(self) -> Requests:
         options = self.options
         assert isinstance(options, SyntheticTrace.Options)
         draw, arrival = random.Random(options.seed), 0.0
-        made = []
+        made = Requests()
         for _ in range(options.max_requests or 1000):
             prompt = self._length(
                 draw, options.prompt_tokens, options.spread, options.prompt_percentiles
