@@ -701,6 +701,9 @@ template <class T> static inline Eight decode8(T, const typename T::raw* from) {
     return kv_host::load<Eight>(one_by_one);
 }
 static inline Eight decode8(F32, const float* from) { return kv_host::load<Eight>(from); }
+#ifdef __F16C__
+static inline Eight decode8(F16, const u16* from) { return (Eight)kv_host::floats_of_halves(from); }
+#endif
 static inline Eight decode8(BF16, const u16* from) {
     return (Eight)(__builtin_convertvector(kv_host::load<Halves>(from), Words) << 16);
 }
