@@ -39,9 +39,10 @@ def all_are(states: States, ids: npt.NDArray[np.generic], word: int) -> bool:
     num = len(ids)
     alike = (_SHORTS[num] if num <= _SHORT else _patterns(num))[0]
     try:
-        return states[ids].tobytes() == alike[word]
+        before: bytes = states[ids].tobytes()
     except IndexError:
         return False
+    return before == alike[word]
 
 
 def stamped(states: States, ids: npt.NDArray[np.generic], word: int) -> bool:
