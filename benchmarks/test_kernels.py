@@ -10,6 +10,7 @@ another machine.
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -26,7 +27,11 @@ GROUPS = {
     "write_kv, bf16 to fp8": 2,
     "gather, whole blocks": 5,
     **{f"gather of {tokens} tokens, one array": 2 for tokens in (1, 16, 256)},
-    **{f"decode attention over {tokens:,} tokens": 3 for tokens in (64, 256, 1024, 4096)},
+    **{
+        f"decode attention over {tokens:,} tokens of {dtype}": 3
+        for tokens in (64, 256, 1024, 4096)
+        for dtype in ("bfloat16", "float16", "float32")
+    },
     "fill 256 blocks": 2,
     "slot_mapping of 4,096 tokens": 2,
 }
@@ -82,8 +87,8 @@ def test_ratios_of_gathers_to_the_best_of_torch() -> None:
 
 
 def test_ratios_of_decode_attention_to_dense_sdpa() -> None:
-    for tokens in (256, 1024, 4096):
-        took = medians(f"decode attention over {tokens:,} tokens")
+    for dtype, tokens in product(("bfloat16", "float16", "float32"), (256, 1024, 4096)):
+        took = medians(f"decode attention over {tokens:,} tokens of {dtype}")
         assert took["kvpipe"] <= 1.2 * took["torch sdpa, dense K and V"]
 
 

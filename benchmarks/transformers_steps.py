@@ -2,8 +2,8 @@
 
     python benchmarks/transformers_steps.py [tiny|mid ...]      # prints a Markdown table
 
-Random Llama-like models in float32, one thread, CPU time of this thread, rounds interleaved; the
-median and the least of the rounds. The tokens of all runs must be the same.
+Random Llama-like models in float32, one thread, CPU time of this thread, step by step in turn; the
+median and the least step. Every cache must choose the same tokens.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from equality import planned  # noqa: E402
 
 from kvpipe.backends.torch_ import TorchBackend  # noqa: E402
 from kvpipe.integrations.transformers import bind, cache_keyword  # noqa: E402
+
+Spent = dict[str, list[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +60,30 @@ def model_of(size: Size) -> Any:
     return LlamaForCausalLM(config).eval()
 
 
-def decode(model: Any, prompts: torch.Tensor, cache: Any, new: int) -> tuple[float, torch.Tensor]:
-    """CPU ms a step after the prompt, and the tokens chosen."""
-    held = {cache_keyword(model): cache}
+def decode(model: Any, prompts: torch.Tensor, caches: dict[str, Any], new: int) -> Spent:
+    """Name -> CPU ms of each step after the prompt; the caches take turns at every step, and choose
+    the same tokens."""
+    spent: Spent = {name: [] for name in caches}
+    keyword = cache_keyword(model)
     with torch.no_grad():
-        token = model(prompts, **held).logits[:, -1:].argmax(-1)
-        chosen, start = [token], time.thread_time_ns()
+        tokens = {name: _next(model, prompts, {keyword: cache}) for name, cache in caches.items()}
         for _ in range(new):
-            token = model(token, **held).logits[:, -1:].argmax(-1)
-            chosen.append(token)
-        spent = time.thread_time_ns() - start
-    return spent / new / 1e6, torch.cat(chosen, 1)
+            for name, cache in caches.items():
+                start = time.thread_time_ns()
+                tokens[name] = _next(model, tokens[name], {keyword: cache})
+                spent[name].append((time.thread_time_ns() - start) / 1e6)
+            wanted = next(iter(tokens.values()))
+            assert all(torch.equal(each, wanted) for each in tokens.values()), tokens
+    return spent
 
 
-def measure(size: Size) -> dict[str, list[float]]:
-    """Name -> ms a step of each round."""
+def _next(model: Any, tokens: torch.Tensor, held: dict[str, Any]) -> torch.Tensor:
+    chosen: torch.Tensor = model(tokens, **held).logits[:, -1:].argmax(-1)
+    return chosen
+
+
+def measure(size: Size) -> Spent:
+    """Name -> ms of each step of each round."""
     model = model_of(size)
     prompts = torch.randint(0, size.vocabulary, (size.rows, size.prompt))
     limit = size.prompt + size.new + 1
@@ -81,19 +92,21 @@ def measure(size: Size) -> dict[str, list[float]]:
     slow = TorchBackend(TorchBackend.Options(name="torch", device="cpu"))
     ways: dict[str, dict[str, Any]] = {
         "gather": {"mode": "gather"},
-        "direct": {"mode": "direct"},
         "gather, torch backend": {"mode": "gather", "backend": slow},
     }
-    times: dict[str, list[float]] = {"DynamicCache": [], **{name: [] for name in ways}}
+    times: Spent = {"DynamicCache": [], **{name: [] for name in ways}, "direct": []}
     for _ in range(size.rounds):
-        spent, wanted = decode(model, prompts, DynamicCache(config=model.config), size.new)
-        times["DynamicCache"].append(spent)
         for name, way in ways.items():
             cache = bind(model, plan, **way)
-            spent, tokens = decode(model, prompts, cache, size.new)
+            own = DynamicCache(config=model.config)
+            spent = decode(model, prompts, {"DynamicCache": own, name: cache}, size.new)
+            for each, steps in spent.items():
+                times[each] += steps
             cache.bound.unbind()
-            assert torch.equal(tokens, wanted), name
-            times[name].append(spent)
+        # Alone: while it is bound, attention of the whole model goes through its pages.
+        direct = bind(model, plan, mode="direct")
+        times["direct"] += decode(model, prompts, {"direct": direct}, size.new)["direct"]
+        direct.bound.unbind()
     return times
 
 

@@ -98,7 +98,8 @@ def contenders(backend: Any) -> Rivals:
     groups |= _fp8(backend, buffer, k, v, in_blocks, flat)
     groups |= _gather(backend, buffer, views, order, in_blocks, (k_cache, v_cache), flat, memcpy)
     groups |= _small_gathers(backend, buffer, views[0], order, flat[0])
-    groups |= _attention(backend, buffer, views, order, (k_cache, v_cache))
+    for dtype, itemsize in (("bfloat16", 2), ("float16", 2), ("float32", 4)):
+        groups |= _attention(backend, dtype, itemsize, order)
     groups |= _blocks(backend, buffer, views, order, k_cache)
     return groups
 
@@ -160,16 +161,14 @@ def _small_gathers(
     return groups
 
 
-def _attention(
-    backend: Any,
-    buffer: Buffer,
-    views: list[ArrayView],
-    order: torch.Tensor,
-    caches: tuple[Any, Any],
-) -> Rivals:
+def _attention(backend: Any, dtype: str, itemsize: int, order: torch.Tensor) -> Rivals:
     """One request, one query head a KV head; the dense K and V are not paid for."""
-    query = torch.randn(1, HEADS, WIDTH).to(order.device, torch.bfloat16)
-    targets = [(buffer, view) for view in views]
+    wanted = getattr(torch, dtype)
+    filled = torch.randn(BLOCKS * 2 * BLOCK_SIZE * ROW).to(order.device, wanted)
+    buffer = Buffer(num_bytes=filled.nbytes, data=filled.view(torch.uint8))
+    targets = [(buffer, view) for view in _views(dtype, itemsize)]
+    caches = [backend.array(*target) for target in targets]
+    query = torch.randn(1, HEADS, WIDTH).to(order.device, wanted)
     plan = backend.plan_attention(*targets, HEADS, BLOCK_SIZE, WIDTH**-0.5)
     tables, attend = order.to(torch.int32)[None], torch.nn.functional.scaled_dot_product_attention
     groups: Rivals = {}
@@ -177,7 +176,7 @@ def _attention(
         blocks = order[: tokens // BLOCK_SIZE]
         spans = torch.tensor([[0, tokens]], device=order.device)
         k, v = (c[blocks].flatten(0, 1).transpose(0, 1)[None].contiguous() for c in caches)
-        groups[f"decode attention over {tokens:,} tokens"] = {
+        groups[f"decode attention over {tokens:,} tokens of {dtype}"] = {
             "torch sdpa, dense K and V": lambda k=k, v=v: attend(query[:, :, None], k, v),
             "torch cache[blocks] and sdpa": lambda blocks=blocks: attend(
                 query[:, :, None], *(c[blocks].flatten(0, 1).transpose(0, 1)[None] for c in caches)

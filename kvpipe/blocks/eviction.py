@@ -34,6 +34,11 @@ class EvictionOrder:
 
     def append(self, ids: Ids) -> None:
         """Add blocks that are not in the order, each once; the first of ids is given up first."""
+        distinct = self.append_distinct(ids)
+        assert distinct, "a block is named twice"
+
+    def append_distinct(self, ids: Ids) -> bool:
+        """The same of blocks of which one may be named twice: then False, and none is added."""
         if not self._ring.size:
             # Half a pool of slack: a compaction pays for at least num_blocks / 2 appends.
             self._ring = np.empty(self._num_blocks + self._num_blocks // 2 + 64, np.int32)
@@ -43,9 +48,14 @@ class EvictionOrder:
             self._compact()
         stop = self._tail + len(ids)
         self._ring[self._tail : stop] = ids
-        self._place[ids] = np.arange(self._tail, stop, dtype=np.int32)
+        places = np.arange(self._tail, stop, dtype=np.int32)
+        self._place[ids] = places
+        if self._place[ids].tobytes() != places.tobytes():
+            self._place[ids] = ABSENT
+            return False
         self._tail = stop
         self.count += len(ids)
+        return True
 
     def remove(self, ids: Ids) -> None:
         """Take out blocks that are in the order, from wherever they lie."""

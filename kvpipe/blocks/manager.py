@@ -303,7 +303,9 @@ class BlockManager:
         """[R, W] int32, contiguous: block ids of the requests (None: of all rows, see `row`);
         `absent_block` where no block is held."""
         ids = self.tables[self.group_index(group)].ids
-        return ids if requests is None else ids[self._seats.rows(requests)]
+        if requests is None:
+            return ids
+        return ids.take(self._seats.as_array(self._seats.rows(requests)), axis=0)
 
     def seq_lens(self, requests: Sequence[Hashable]) -> npt.NDArray[np.int32]:
         """[R] int32: tokens stored of each request."""

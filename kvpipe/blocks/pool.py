@@ -31,11 +31,7 @@ NULL_BLOCK = 0
 _ONE_REFERENCE = 2
 _KEYED = 1
 _HELD = _ONE_REFERENCE | _KEYED
-# What comes after a state, where all of many blocks have it (`states.turned`).
-_LAST_GONE = {_ONE_REFERENCE: 0, _HELD: _KEYED}
-_UNLESS_KEYED = {_ONE_REFERENCE: 0}
-_HIT = {_KEYED: _HELD}
-_REGISTERED = {_ONE_REFERENCE: _HELD}
+_new_id = np.zeros(1, np.intp).copy  # an array of one id: no other way to make one is as fast
 
 
 class BlockPool:
@@ -101,12 +97,14 @@ class BlockPool:
         head = self._head
         stop = head + num
         if head < stop <= self.num_blocks:
-            ids = self._stack[head:stop].copy()
-            if num == 1:
-                self._state_of[self._stack_at[head]] = _ONE_REFERENCE
-            else:
-                self._state[ids] = _ONE_REFERENCE
             self._head = stop
+            if num == 1:
+                ids = _new_id()
+                ids[0] = block = self._stack_at[head]
+                self._state_of[block] = _ONE_REFERENCE
+            else:
+                ids = self._stack[head:stop].copy()
+                self._state[ids] = _ONE_REFERENCE
             return ids
         if num == 1 and self._cached.count:
             return np.array([self.allocate_one()])
@@ -146,7 +144,7 @@ class BlockPool:
     def share(self, ids: npt.ArrayLike) -> None:
         """One more reference for blocks in use, or free with keyed content (a prefix hit)."""
         ids = np.asarray(ids)
-        if states.turned(self._state, ids, _HIT):
+        if states.turned(self._state, ids, _KEYED, _HELD):
             self._cached.remove(ids)
             self._revived += len(ids)
             self._shared += len(ids)
@@ -170,18 +168,10 @@ class BlockPool:
             if len(ids) == 1:
                 self.free_one(ids.item())
                 return
-            after = _UNLESS_KEYED if self.index.copies else _LAST_GONE
-            before = states.turned(self._state, ids, after)
-            if before == _ONE_REFERENCE:
-                head = self._head
-                if head - self._cached.count > self._peak:
-                    self._peak = head - 1 - self._cached.count
-                self._head = start = head - len(ids)
-                self._stack_at[start:head] = ids  # type: ignore[call-overload]  # as of 3.12
-                self._freed += len(ids)
+            if states.stamped(self._state, ids, _ONE_REFERENCE):
+                self._push(ids)
                 return
-            if before == _HELD:
-                self._keep(ids)
+            if self._free_keyed(ids):
                 return
         self._free_mixed(valid_ids(ids, self.num_blocks))
 
@@ -198,13 +188,19 @@ class BlockPool:
         else:
             self._free_mixed(valid_ids([block], self.num_blocks))
 
-    def _keep(self, ids: Ids) -> None:
-        """In eviction order from now on; their states say so already."""
+    def _free_keyed(self, ids: Ids) -> bool:
+        """The same where each of ids has one reference and content of its own. False: nothing was
+        done. Their places in eviction order show an id named twice."""
+        if self.index.copies or not states.all_are(self._state, ids, _HELD):
+            return False
         in_use = self._head - 1 - self._cached.count
+        if not self._cached.append_distinct(ids[::-1]):
+            return False
         if in_use > self._peak:
             self._peak = in_use
-        self._cached.append(ids[::-1])
+        self._state[ids] = _KEYED
         self._freed += len(ids)
+        return True
 
     def _free_mixed(self, ids: Ids) -> None:
         state = self._state[ids]
@@ -239,7 +235,7 @@ class BlockPool:
         whose content one of ids holds too becomes empty; beside one in use, it stays a copy (see
         `PrefixIndex`). Returns for how many keys one of ids is found."""
         ids = np.asarray(ids)
-        if not states.turned(self._state, ids, _REGISTERED):
+        if not states.turned(self._state, ids, _ONE_REFERENCE, _HELD):
             ids = valid_ids(ids, self.num_blocks)
             state = self._state[ids]
             refuse_where(ids, state < _ONE_REFERENCE, "is not in use: it holds nothing to register")

@@ -83,9 +83,7 @@ class PrefixCache:
                 blocks = found[g]
                 if len(blocks) < min(num, most):
                     blocks += self._find(chain, g, range(len(blocks), min(num, most)))
-                cached = [block is not None for block in blocks[:num]]
-                cached += [True] * (num - len(cached))
-                served = table.spec.hit_length(cached) * table.ranks
+                served = table.spec.hit_length(_cached(blocks, num)) * table.ranks
                 if served < length:
                     length, settled = served, False
                 elif len(blocks) < num:
@@ -159,6 +157,14 @@ class PrefixCache:
         """The keys of the group's blocks at those indices."""
         ratio = self.tables[group].span // self.granule
         return chain.keys_at(range((at.start + 1) * ratio - 1, at.stop * ratio, ratio), group)
+
+
+def _cached(found: Sequence[int | None], num: int) -> list[bool]:
+    """Which of the first num blocks are cached; those not looked up yet are taken for cached."""
+    if None not in found:  # a hit, most often: nothing is looked at block by block
+        return [True] * num
+    known = [block is not None for block in found[:num]]
+    return known + [True] * (num - len(known))
 
 
 def _present(at: Sequence[int], found: Sequence[int | None]) -> tuple[Sequence[int], list[int]]:

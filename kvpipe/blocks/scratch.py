@@ -131,6 +131,8 @@ class StepScratch:
 
     def forget(self, row: int) -> None:
         """The row's request is gone; its pages are unused until the step's end."""
+        if not self.enabled:
+            return
         for pages, moves in zip(self._pages, self._moves, strict=True):
             for key in [key for key in pages if key[0] == row]:
                 del pages[key]

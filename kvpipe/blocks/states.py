@@ -7,7 +7,6 @@ _SHORT of them must be lies ready.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,6 @@ States = npt.NDArray[np.int32]
 INTP = np.dtype(np.intp)
 # The bytes that carry the signs of an index array: all below 0x80 (ASCII) iff no id is negative.
 _SIGNS = slice(7 if sys.byteorder == "little" else 0, None, 8)
-_LOW = 0 if sys.byteorder == "little" else 3  # the byte of a word that says 0 to 255
 _SHORT = 256
 _WORDS = 4
 
@@ -33,26 +31,42 @@ def _patterns(num: int) -> tuple[list[bytes], States, bytes]:
 _SHORTS = [_patterns(num) for num in range(_SHORT + 1)]
 
 
-def turned(states: States, ids: npt.NDArray[np.generic], after: Mapping[int, int]) -> int | None:
-    """Give blocks that have one state, all the same, the one after it; the state that they had.
-    None, and nothing was done: they differ, one is foreign (`valid_ids` says which) or named twice,
-    or nothing comes after. Distinct stamps show an id named twice: only one can be read back."""
+def all_are(states: States, ids: npt.NDArray[np.generic], word: int) -> bool:
+    """Whether ids are index numbers of blocks that all have this state (0 to 3). A foreign id has
+    none (`valid_ids` says which it is)."""
     if ids.dtype is not INTP or not ids.tobytes()[_SIGNS].isascii():
-        return None
+        return False
+    num = len(ids)
+    alike = (_SHORTS[num] if num <= _SHORT else _patterns(num))[0]
     try:
-        before = states[ids].tobytes()
+        before: bytes = states[ids].tobytes()
     except IndexError:
-        return None
+        return False
+    return before == alike[word]
+
+
+def stamped(states: States, ids: npt.NDArray[np.generic], word: int) -> bool:
+    """Give blocks that all have this state distinct ones below zero, so: free. False, and nothing
+    was done: not all have it, or one is named twice, whose stamps cannot both be read back."""
+    if ids.dtype is not INTP or not ids.tobytes()[_SIGNS].isascii():
+        return False
     num = len(ids)
     alike, stamps, stamp_bytes = _SHORTS[num] if num <= _SHORT else _patterns(num)
-    word = before[_LOW] if num else -1
-    then = after.get(word)
-    if then is None or before != alike[word]:
-        return None
+    try:
+        if states[ids].tobytes() != alike[word]:
+            return False
+    except IndexError:
+        return False
     states[ids] = stamps
-    if states[ids].tobytes() != stamp_bytes:
-        states[ids] = word
-        return None
-    if then:  # below zero is free, too: the stamps may stay
-        states[ids] = then
-    return word
+    if states[ids].tobytes() == stamp_bytes:
+        return True
+    states[ids] = word
+    return False
+
+
+def turned(states: States, ids: npt.NDArray[np.generic], before: int, after: int) -> bool:
+    """Give blocks that all have the one state the other, each once. False: nothing was done."""
+    if not stamped(states, ids, before):
+        return False
+    states[ids] = after
+    return True

@@ -64,6 +64,8 @@ MUTANTS = (
     _("an unheld block is read", CU, "if (held < 0 || slot >= num_slots)", "if (slot >= num_slots)"),
     _("a block past the end is read", CU, "if (held < 0 || slot >= num_slots)", "if (held < 0)"),
     _("unreadable rows are left as they were", CU, "fill_row<u8>(to, 0u, out_row_bytes);", ""),
+    _("a run of tokens is gathered though not held", CU, "bool readable = held >= 0 && slot < num_slots;", "bool readable = slot < num_slots;"),
+    _("a run of tokens goes past its kernel block", CU, "left = block_size - position;", "left = block_size;"),
     _("gather forgets where it starts", CU, "u32 token = first_token + new_token;", "u32 token = new_token;"),
     _("gather takes the kernel block for the manager's", CU, "u32 index = token / manager_block_size, within = token - index * manager_block_size;", "u32 index = token / block_size, within = token - index * block_size;"),
     _("the first block past the end is filled", CU, "if (block < line[NUM_BLOCKS])", "if (block <= line[NUM_BLOCKS])"),

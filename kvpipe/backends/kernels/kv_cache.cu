@@ -449,6 +449,33 @@ static __device__ __forceinline__ void gather_rows(u8* out, i64 out_token_stride
                                                    Move move) {
     u32 num_rows = (num_tokens - first_token) * num_heads;
     KV_FRESH_ROWS(num_rows);
+#ifdef KV_HOST_FAST
+    // The tokens of a kernel block at once: a row of a small head takes less time than its divisions.
+    u32 run = 0;
+    for (u32 token = first_token, stop; token < num_tokens; token = stop, ++run) {
+        u32 index = token / manager_block_size, within = token % manager_block_size;
+        u32 position = within % block_size, left = block_size - position;
+        stop = num_tokens - token < left ? num_tokens : token + left;
+        if (run % gridDim.x != blockIdx.x) continue;  // another thread's
+        int held = block_table[index];
+        i64 slot = (i64)held * (i64)manager_block_size + within;
+        bool readable = held >= 0 && slot < num_slots;
+        if (!readable && held >= 0 && within == 0)
+            report(err, GATHER_BLOCK, index, held, (u32)num_slots / manager_block_size);
+        const u8* block = cache + (readable ? (u32)slot / block_size : 0u) * block_stride + position * token_stride;
+        for (u32 head = 0; head < num_heads; ++head) {
+            u8* to = out + (token - first_token) * out_token_stride + head * out_head_stride;
+            const u8* from = block + head * head_stride;
+            for (u32 i = token; i < stop; ++i, to += out_token_stride, from += token_stride) {
+                if (readable) {
+                    move(to, from, row_length);
+                } else {
+                    fill_row<u8>(to, 0u, out_row_bytes);
+                }
+            }
+        }
+    }
+#else
 #pragma unroll 1
     for (u32 row = blockIdx.x * blockDim.y + threadIdx.y; row < num_rows; row += gridDim.x * blockDim.y) {
         u32 new_token = row / num_heads, head = row - new_token * num_heads;
@@ -466,6 +493,7 @@ static __device__ __forceinline__ void gather_rows(u8* out, i64 out_token_stride
         u32 block = (u32)slot / block_size, position = (u32)slot - block * block_size;
         move(to, cache + block * block_stride + position * token_stride + head * head_stride, row_length);
     }
+#endif
 }
 
 #define GATHER_KERNEL(name, V) \
@@ -701,6 +729,9 @@ template <class T> static inline Eight decode8(T, const typename T::raw* from) {
     return kv_host::load<Eight>(one_by_one);
 }
 static inline Eight decode8(F32, const float* from) { return kv_host::load<Eight>(from); }
+#ifdef __F16C__
+static inline Eight decode8(F16, const u16* from) { return (Eight)kv_host::floats_of_halves(from); }
+#endif
 static inline Eight decode8(BF16, const u16* from) {
     return (Eight)(__builtin_convertvector(kv_host::load<Halves>(from), Words) << 16);
 }

@@ -201,6 +201,8 @@ class StepHooks:
             handle.remove()
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not args:
+            return kwargs
         given = self.signature.bind_partial(*args).arguments
         return {**given, **kwargs}
 
@@ -225,7 +227,7 @@ class StepHooks:
         shape = (ids if ids is not None else arguments["inputs_embeds"]).shape[:2]
         if not self.store.rows:
             self._seat(arguments, shape)
-        elif (self.store.starts >= self.store.seen).any():
+        elif not self.store.all_started:
             self._look_again(arguments)
         token_ids = ids.cpu().numpy() if ids is not None and self.store.prefix_caching else None
         if self.store.prefix_caching and token_ids is None:

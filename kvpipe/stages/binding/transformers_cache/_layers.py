@@ -57,7 +57,7 @@ class PagedArrays:
     def write(self, pair: tuple[Any, Any], slots: Any) -> None:
         """pair: K and V, [tokens, H, D] each, to slots [tokens]."""
         slots = self.ids.slots(slots)
-        keys, values = (new.detach().contiguous() for new in pair)
+        keys, values = _plain(pair[0]), _plain(pair[1])
         if keys.dtype is self._dtype and values.dtype is self._dtype:
             self._write(keys, slots, values)
         else:
@@ -72,8 +72,9 @@ class PagedArrays:
             readers = [plan(buffer, view, size, out_dtype) for buffer, view in self._targets]
             self._readers[out_dtype] = readers
         entries = self._entries(table.block_table)
-        keys, values = (reader(entries, table.offsets, num_tokens) for reader in readers)
-        return keys, values
+        read_keys, read_values = readers
+        keys = read_keys(entries, table.offsets, num_tokens)
+        return keys, read_values(entries, table.offsets, num_tokens)
 
     def _entries(self, blocks: Any) -> Any:
         """A table of blocks as the backend is given it."""
@@ -110,6 +111,11 @@ class PagedArrays:
         whole = (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(0, 1)
         skip = first % self.block_size
         return whole[skip : skip + stop - first].transpose(0, 1)[None]
+
+
+def _plain(new: Any) -> Any:
+    """Contiguous, and no part of a graph."""
+    return (new.detach() if new.requires_grad else new).contiguous()
 
 
 class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -189,18 +195,22 @@ class PagedAttentionLayer(CacheLayerMixin):  # type: ignore[misc]
             )
 
     def _write(self, keys: Any, values: Any) -> None:
-        pads = self.store.current().pads
-        if pads.any():
-            columns = np.arange(keys.shape[-2])
-            live = torch.from_numpy(columns >= pads[:, None]).to(keys.device)
-            rows = keys.transpose(1, 2)[live], values.transpose(1, 2)[live]
-        else:
-            rows = keys.transpose(1, 2).flatten(0, 1), values.transpose(1, 2).flatten(0, 1)
+        rows = self._real_rows(keys), self._real_rows(values)
         if self.scratched is not None and self.scratched.in_use:
             self.scratched.save_pushed_out()
             self.scratched.write(rows, self.scratched.slots())
         else:
             self.arrays.write(rows, self.store.slots(self.arrays.group))
+
+    def _real_rows(self, new: Any) -> Any:
+        """[tokens, H, D] of the step's real tokens, row by row, of K or V [B, H, T, D]."""
+        step = self.store.current()
+        if step.num_columns == 1 and not step.padded:
+            return new.squeeze(2)
+        if not step.padded:
+            return new.transpose(1, 2).flatten(0, 1)
+        live = torch.from_numpy(np.arange(step.num_columns) >= step.pads[:, None])
+        return new.transpose(1, 2)[live.to(new.device)]
 
     def read(self, first: int, stop: int) -> tuple[Any, Any]:
         """[B, H, stop - first, D] of columns [first, stop); zeros where nothing is stored."""

@@ -24,10 +24,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass
 class Step:
-    """One forward pass. pads [B]: columns of this step that are padding, row by row."""
+    """One forward pass. pads [B]: columns of this step that are padding, row by row. padded:
+    whether there is any."""
 
     num_columns: int
     pads: Ints
+    padded: bool
     slots: dict[int, Any] = field(default_factory=dict)
     tables: dict[tuple[int, int, int], GatherTable] = field(default_factory=dict)
 
@@ -61,7 +63,7 @@ class PagedStore:
         self._copy = BlockMover(buffers).copy
         self.device = buffers.buffers[0].data.device if buffers.buffers else "cpu"
         self.rows: list[int] = []  # request of each row
-        self.starts: Ints = np.zeros(0, np.int64)  # first column that is a token
+        self.starts = np.zeros(0, np.int64)
         self.seen = 0  # columns stored by earlier steps
         self.told: list[int] = []  # tokens of each row that the manager knows by id
         self.step: Step | None = None
@@ -75,6 +77,24 @@ class PagedStore:
         self.direct_reads: set[str] = set()
         self._open: list[Any] = []  # copies of states that must be written back
         self._next_request = 0
+        # Of a group: what its last gather table was made of, and the table.
+        self._last_tables: dict[int, tuple[Any, Any]] = {}
+
+    @property
+    def starts(self) -> Ints:
+        """[B] first column of each row that is a token."""
+        return self._starts
+
+    @starts.setter
+    def starts(self, starts: Ints) -> None:
+        self._starts = starts
+        self._last_start = int(starts.max(initial=-1))
+        self._no_pads = np.zeros_like(starts)
+
+    @property
+    def all_started(self) -> bool:
+        """Whether every row has stored a token: none has padding any more."""
+        return self._last_start < self.seen
 
     # --- life of a batch -------------------------------------------------------------------------
     def seat(
@@ -135,20 +155,24 @@ class PagedStore:
         rows before the one that ran short have theirs already.
 
         token_ids [B, T]: needed with prefix caching."""
-        pads = np.clip(self.starts - self.seen, 0, num_columns)
-        self.step = Step(num_columns, pads)
+        padded = self._last_start > self.seen
+        pads = np.clip(self.starts - self.seen, 0, num_columns) if padded else self._no_pads
+        self.step = Step(num_columns, pads, padded)
         self.manager.begin_step()
-        new = num_columns - pads
         ids = token_ids if self.prefix_caching else None
-        if ids is None and (new == 1).all() and (self.starts < self.seen).all():
+        if ids is None and num_columns == 1 and self.all_started:
             self._copy(self.manager.append(self.rows))
         else:
-            for row in np.flatnonzero(new).tolist():
-                tokens = self._unknown_tokens(row, ids)
-                # Copied at once: a block that is copied from may be handed to the next row.
-                request, count = self.rows[row], int(new[row])
-                self._copy(self.manager.allocate(request, count, token_ids=tokens))
+            self._allocate(num_columns - pads, ids)
         self.peak_blocks = max(self.peak_blocks, self.blocks_held())
+
+    def _allocate(self, new: Ints, ids: Ints | None) -> None:
+        """Blocks for new [B] tokens of the rows."""
+        for row in np.flatnonzero(new).tolist():
+            tokens = self._unknown_tokens(row, ids)
+            # Copied at once: a block that is copied from may be handed to the next row.
+            request, count = self.rows[row], int(new[row])
+            self._copy(self.manager.allocate(request, count, token_ids=tokens))
 
     def _unknown_tokens(self, row: int, ids: Ints | None) -> list[int]:
         """Tokens of this step beyond those that the manager was told of before."""
@@ -167,6 +191,8 @@ class PagedStore:
 
     def flush_states(self, but: str = "") -> None:
         """Write copies of states back to their pages."""
+        if not self._open:
+            return
         for states in self._open:
             if states.layer != but:
                 states.flush()
@@ -260,17 +286,27 @@ class PagedStore:
         return self._table(group, entries, first - self.starts, stop - first)
 
     def _table(self, group: int, held: Any, positions: Ints, num_tokens: int) -> GatherTable:
+        """Steps that decode read through one table until a row gets a block or loses one."""
+        size = self.manager.config.groups[group].block_spec.block_size
+        spans = [divmod(first, size) for first in positions.tolist()]  # below zero for padding
+        first = [block for block, _ in spans]
+        # Of a row of no tokens: none, as of no rows.
+        width = max((offset + num_tokens - 1) // size for _, offset in spans) + 1 if spans else 0
+        made_of = held.tobytes(), held.itemsize, first, width
+        known = self._last_tables.get(group)
+        if known is None or known[0] != made_of:
+            known = made_of, self._blocks_at(held, np.array(first)[:, None] + np.arange(width))
+            self._last_tables[group] = known
+        return GatherTable(known[1], [offset for _, offset in spans])
+
+    def _blocks_at(self, held: Any, index: Ints) -> Any:
+        """[B, width] int32, the held blocks at those indices of each row, -1 outside."""
         import torch
 
-        size = self.manager.config.groups[group].block_spec.block_size
-        first = positions // size  # floor: below zero for padding
-        width = int(((positions + num_tokens - 1) // size - first).max()) + 1 if num_tokens else 0
-        index = first[:, None] + np.arange(width)
         inside = (index >= 0) & (index < held.shape[1])
         safe = np.clip(index, 0, held.shape[1] - 1)
         ids = np.where(inside, np.take_along_axis(held, safe, axis=1), -1)
-        table = torch.from_numpy(ids.astype(np.int32)).to(self.device)
-        return GatherTable(table, (positions - first * size).tolist())
+        return torch.from_numpy(ids.astype(np.int32)).to(self.device)
 
     def state_blocks(self, group: int) -> list[int]:
         """[B] block of each row's running state; -1 before the row's first token."""
