@@ -198,7 +198,8 @@ def _engine(log: EngineLog | None, command: Pasted | None, text: str) -> dict[st
 
 
 def _profiling(log: EngineLog | None, path: str) -> dict[str, Any]:
-    if log is not None and (log.per_rank("available_kv") or log.per_rank("pools")):
+    gives = log is not None and (log.per_rank("available_kv") or log.per_rank("pools"))
+    if gives or (log is not None and log.left_nothing):
         return {"name": "log", "path": path}
     return shipped_option("profiling", "estimate")
 

@@ -50,6 +50,7 @@ from kvpipe.text.figures import GIB, count
 
 MOST_LINES = 20
 MOST_TROUBLES = 8
+_OF_THE_LOG = "profiling.path: "  # a key of `run`; here a file was pasted
 NO_MEMORY = "it ends before a line gives the cache's memory, so that is estimated"
 
 
@@ -211,7 +212,7 @@ def _about(pasted: PastedRequest, is_estimated: bool) -> str:
     where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
     if log is None:
         return f"a command line: {where}, estimated{unread(pasted)}"
-    has_memory = log.per_rank("available_kv") or log.per_rank("pools")
+    has_memory = log.per_rank("available_kv") or log.per_rank("pools") or log.left_nothing
     known = "" if has_memory or not is_estimated else "; " + NO_MEMORY
     return f"the log of {ended(log)}: {engine_of(log)}, {where}{known}{unread(pasted)}"
 
@@ -263,7 +264,7 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Troub
     if (high := held_at_high_end(prepared)) is not None:
         lines.append(straddling_words(high))
     why = ". ".join(line.rstrip(".") for line in lines)
-    text = f"{in_flags(why)}. {planned}"
+    text = f"{in_flags(why.removeprefix(_OF_THE_LOG))}. {planned}"
     yield Trouble(text=text, stops=True, may_stop=high is not None, change=change)
 
 
