@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvpipe.answers.remedies import SURELY_RUNS, Advice
+from kvpipe.answers.ways_in_words import by_sureness
 from kvpipe.engines.pasted_line import words_of
 
 _SELF_EVIDENT = {
@@ -17,6 +20,14 @@ def told_way(way: Advice) -> str:
     is_evident = set(way.changes) <= _SELF_EVIDENT and way.promise != SURELY_RUNS
     is_plain = not way.promise or is_evident
     return words_of(way.changes) + ("" if is_plain else f" ({way.promise})")
+
+
+def told_ways(ways: Sequence[Advice], is_whole: bool = True) -> str:
+    """Those that surely fit first. is_whole: nothing is known to come on top; else none is sure."""
+    if is_whole or not ways:
+        return by_sureness([(told_way(way), way.is_sure) for way in ways], ", or ")
+    told = ", or ".join(dict.fromkeys(words_of(way.changes) for way in ways))
+    return f"Planned without the draft, and may fit: {told}"
 
 
 def distinct_ways(ways: list[Advice]) -> list[Advice]:
