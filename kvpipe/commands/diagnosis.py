@@ -13,7 +13,7 @@ from kvpipe.answers.log_answer import LogComparison, compare_with_log
 from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
-from kvpipe.answers.remedies import ways_out
+from kvpipe.answers.remedies import LENGTH, ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.answers.served import held_at_high_end, straddling_words
 from kvpipe.answers.served_name import served_name
@@ -47,6 +47,7 @@ from kvpipe.report.of_run import report_input
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import running_at_once
 from kvpipe.request.changed import changed
+from kvpipe.request.want import requests_asked
 from kvpipe.stages.profiling.base import MemoryProfile
 from kvpipe.text.figures import count
 
@@ -144,7 +145,9 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
             *printed,
             *defaults_of(notes),
         ),
-        capacity=tuple(capacity_of(compared, None if filled else plan, copies)),
+        capacity=tuple(
+            capacity_of(compared, None if filled else plan, copies, prepared.resolved.max_num_seqs)
+        ),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
         first=next((trouble.first for trouble in troubles if trouble.first), ""),
@@ -230,15 +233,27 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None, is_whole: bool) -
     if error is None:
         return
     ways = distinct_ways([*ways_out(prepared), *more_room(prepared)])
-    ways.sort(key=lambda way: not way.is_sure)
+    asked = requests_asked(prepared.config.want)
+    # Who asks for users asks for their length, too: what shortens it comes last.
+    ways.sort(key=lambda way: (not way.is_sure, asked > 1 and LENGTH in way.changes))
     change = dict(ways[0].changes) if ways else None
     planned = told_ways(ways, is_whole)
-    lines = error.beside([way.changes for way in ways]).splitlines()
+    if asked > 1:
+        lines = _of_users(prepared, asked, error)
+    else:
+        lines = error.beside([way.changes for way in ways]).splitlines()
     if (high := held_at_high_end(prepared)) is not None:
         lines.append(straddling_words(high))
     why = ". ".join(line.rstrip(".") for line in lines)
     text = f"{in_flags(why.removeprefix(_OF_THE_LOG))}. {planned}"
     yield Trouble(text=text, stops=True, may_stop=high is not None, change=change)
+
+
+def _of_users(prepared: Prepared, asked: int, error: DoesNotFit) -> list[str]:
+    """The refusal of several users, who are in its first line, if nowhere else."""
+    lines, users = error.without_knob().lines(), count(asked, "user")
+    length = count(prepared.resolved.limits.max_model_len, "token")
+    return lines if users in lines[0] else [f"{users} of {length} were asked for", *lines]
 
 
 def _is_trouble(note: Note, pasted: PastedRequest) -> bool:
