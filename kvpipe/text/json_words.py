@@ -4,9 +4,11 @@ of its own, so a shell and the program read the same."""
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 _INDENT = "    "
+_AFTER_COMMA = re.compile(r'(?<=,)(?=")|(?<=, )(?=")')
 
 
 def broken_json(line: str, width: int) -> list[str]:
@@ -15,14 +17,14 @@ def broken_json(line: str, width: int) -> list[str]:
     if len(line) <= width or "'{" not in line:
         return [line]
     start = line.index("'{")
-    parts = line[start:].split(',"')
-    lines = [line[:start] + parts[0]]
-    for part in parts[1:]:
-        if len(lines[-1]) + len(part) + 3 > width:
-            lines[-1] += ","
-            lines.append(f'{_INDENT}"{part}')
+    first, *parts = _AFTER_COMMA.split(line[start:])
+    lines = [line[:start] + first]
+    for part in parts:
+        if len(lines[-1]) + len(part) > width:
+            lines[-1] = lines[-1].rstrip()
+            lines.append(_INDENT + part)
         else:
-            lines[-1] += f',"{part}'
+            lines[-1] += part
     return lines if _read_alike(line, "\n".join(lines)) else [line]
 
 
