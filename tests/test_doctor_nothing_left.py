@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,11 @@ def test_a_log_that_holds_the_whole_models_weights_is_of_one_card_whatever_is_sa
     text = text_of(answer)
     assert "the log is of --tensor-parallel-size 1, and --tensor-parallel-size 2 was said" in text
     assert answer.exit_code == 0 and "--tensor-parallel-size 2" in answer.fields["paste"]
+
+
+@FULL
+def test_a_length_that_is_hardly_any_is_not_the_line_to_run(tmp_path: Path) -> None:
+    """20 MiB hold 80 tokens of 40,960: true, planned, and no answer."""
+    answer = doctor(log_of(tmp_path, "0.02"), CARD)
+    assert re.search(r"--max-model-len \d\d \(the longest", text_of(answer))
+    assert "--max-model-len 40960" in answer.fields["paste"]

@@ -51,11 +51,18 @@ def _as_printed(prepared: Prepared, made: Prepared) -> MemoryProfile:
         return profile
     low, best = _estimated_range(prepared)
     surely = max(0, best)  # at least so much the estimate is too high
-    bound = {"num_bytes": best - surely, "low_bytes": low - surely, "high_bytes": 0}
     return replace(
         profile,
         ranks=tuple(
-            replace(rank, available_kv=replace(rank.available_kv, **bound))
+            replace(
+                rank,
+                available_kv=replace(
+                    rank.available_kv,
+                    num_bytes=best - surely,
+                    low_bytes=low - surely,
+                    high_bytes=0,
+                ),
+            )
             for rank in profile.ranks
         ),
     )

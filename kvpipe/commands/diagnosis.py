@@ -13,7 +13,7 @@ from kvpipe.answers.log_answer import LogComparison, compare_with_log
 from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
-from kvpipe.answers.remedies import LENGTH, ways_out
+from kvpipe.answers.remedies import ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.answers.served import held_at_high_end, straddling_words
 from kvpipe.answers.served_name import served_name
@@ -33,7 +33,7 @@ from kvpipe.commands.pasted_flags import (
 from kvpipe.commands.printed_size import with_size
 from kvpipe.commands.read_start import capacity_of, defaults_of, ended, engine_of, memory_of
 from kvpipe.commands.said_beside import as_the_log_says, instead_of_line, of_another_card, of_said
-from kvpipe.commands.told_ways import distinct_ways, told_ways
+from kvpipe.commands.told_ways import cuts_short, distinct_ways, told_ways
 from kvpipe.commands.trouble import NO_TROUBLE, Trouble
 from kvpipe.commands.uncounted_draft import is_told_otherwise, of_draft, uncounted_draft
 from kvpipe.engines.pasted import Pasted
@@ -234,8 +234,7 @@ def _of_the_plan(prepared: Prepared, error: DoesNotFit | None, is_whole: bool) -
         return
     ways = distinct_ways([*ways_out(prepared), *more_room(prepared)])
     asked = requests_asked(prepared.config.want)
-    # Who asks for users asks for their length, too: what shortens it comes last.
-    ways.sort(key=lambda way: (not way.is_sure, asked > 1 and LENGTH in way.changes))
+    ways.sort(key=lambda way: (not way.is_sure, cuts_short(way, prepared)))
     change = dict(ways[0].changes) if ways else None
     planned = told_ways(ways, is_whole)
     if asked > 1:
@@ -282,10 +281,10 @@ def _paste(pasted: PastedRequest, plan: Plan | None, troubles: list[Trouble]) ->
                 return line
     if changes and log is not None and prepared.config.plugins["profiling"].name == "estimate":
         # Bytes that are estimated are none to pin: the engine finds its own.
-        line = Pasted(model=model or served_name(prepared))
+        bare = Pasted(model=model or served_name(prepared))
         own = {key: value for key, value in log.settings.items() if key.startswith(_PLANNED)}
         own |= said_changes(prepared.said, prepared.raw)
-        lines = [changed_line(line, {**own, **change}) for change in changes]
+        lines = [changed_line(bare, {**own, **change}) for change in changes]
         return next(filter(None, lines), "")
     for change in changes:
         try:

@@ -11,8 +11,10 @@ from typing import Any
 from kvpipe.answers.more_room import changes_for_room
 from kvpipe.answers.remedies import Advice, advice
 from kvpipe.answers.trials import tried
+from kvpipe.engines.pasted_line import words_of
 from kvpipe.pipeline import Prepared
 from kvpipe.stages.profiling.base import MemoryProfile
+from kvpipe.text.figures import GIB
 
 _SEQS, _BATCH = "scheduler.max_num_seqs", "scheduler.max_num_batched_tokens"
 _RANKS = "parallel.tensor_parallel_size"
@@ -44,6 +46,10 @@ def leaner_ways(prepared: Prepared, lacking: int) -> list[Leaner]:
         ]
         found += sorted(ways, key=lambda each: not each.way.is_sure)[:1]
     return sorted(found, key=lambda each: not each.way.is_sure)
+
+
+def told_leaner(each: Leaner) -> str:
+    return f"{words_of(each.way.changes)} ({each.freed_bytes / GIB:.2f} GiB less beside it)"
 
 
 def _beside(profile: MemoryProfile) -> int:

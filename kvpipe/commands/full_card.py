@@ -12,7 +12,7 @@ from typing import Any
 from kvpipe.answers.remedies import advice, ways_out
 from kvpipe.answers.ways_in_words import by_sureness
 from kvpipe.commands.beside_the_cache import smaller_cache, told_smaller
-from kvpipe.commands.filled_card import leaner_ways
+from kvpipe.commands.filled_card import leaner_ways, told_leaner
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import words_of
 from kvpipe.logs.engine_log import EngineLog
@@ -139,22 +139,13 @@ def _alone(said: str, log: EngineLog, prepared: Prepared) -> Trouble:
         told = by_sureness([(words_of(way.changes), way.is_sure) for way in ways], ", or ")
         text = f"{said}. {_weights(prepared)}. {told}"
         return Trouble(text=text, stops=True, change=dict(ways[0].changes) if ways else None)
-    ways = leaner_ways(prepared, log.lacking)
+    leaner = leaner_ways(prepared, log.lacking)
     text = f"{said}. {_weights(prepared)}. No cache was sized yet, so no share of the card mends it"
-    if not ways:
+    if not leaner:
         return Trouble(text=f"{text}. No change that was planned takes less", stops=True)
-    told = by_sureness(
-        [
-            (
-                f"{words_of(each.way.changes)} ({each.freed_bytes / GIB:.2f} GiB less beside it)",
-                each.way.is_sure,
-            )
-            for each in ways
-        ],
-        ", or ",
-    )
-    text += f". {told}"
-    return Trouble(text=text, stops=True, change=dict(ways[0].way.changes))
+    words = [(told_leaner(each), each.way.is_sure) for each in leaner]
+    text += f". {by_sureness(words, ', or ')}"
+    return Trouble(text=text, stops=True, change=dict(leaner[0].way.changes))
 
 
 def _takes_more(changes: Mapping[str, Any], prepared: Prepared) -> bool:
