@@ -514,13 +514,38 @@ def test_a_card_that_ran_out_is_told_with_what_others_hold_and_the_weights() -> 
 def test_a_card_that_the_engine_filled_alone_is_told_so(tmp_path: Path) -> None:
     log = (FAILED / "out_of_memory.log").read_text()
     log = log.replace("Process 3911 has 7.30 GiB memory in use. ", "").replace("14.68", "21.98")
-    text = text_of(doctor(pasted(tmp_path, log)))
-    assert "other processes" not in text and "lies outside the share of the card" in text
-    assert "to run" not in text  # nothing was planned against it
+    answer = doctor(pasted(tmp_path, log))
+    text = text_of(answer)
+    assert "other processes" not in text and "so no share of the card mends it" in text
+    assert "this line" not in text and "--gpu-memory-utilization" not in answer.fields["paste"]
+    # 0.82 GiB were lacking: so much less is planned beside the cache.
+    freed = [float(gib) for gib in re.findall(r"\(([0-9.]+) GiB less beside it\)", text)]
+    assert len(freed) == 3 and min(freed) >= 0.82 and "--max-num-seqs 64" in answer.fields["paste"]
     large = log.replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B")
     answer = doctor(pasted(tmp_path, large), "device=l4")
     assert "the weights take 61.0" in text_of(answer)
     assert "--tensor-parallel-size" in answer.fields["paste"]
+
+
+def test_a_start_that_filled_its_cards_is_told_what_surely_fits_before_what_may(
+    tmp_path: Path,
+) -> None:
+    """70 billion parameters on two cards of 79 GiB: the estimate leaves 0.3 GiB, and the log says
+    that even those were not there. No line was pasted, and none is spoken of."""
+    log = (
+        "INFO 11-30 20:01:02 [api_server.py:1289] vLLM API server version 0.11.0\n"
+        "INFO 11-30 20:01:30 [gpu_model_runner.py:2392] Model loading took 65.7388 GiB and 30 s\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 79.11 GiB of which 1.20 GiB is free. Including non-PyTorch memory, this "
+        "process has 77.90 GiB memory in use.\n"
+    )
+    two = ["device=h100_80gb", "parallel.tensor_parallel_size=2"]
+    answer = doctor(pasted(tmp_path, log), "model=llama_3_3_70b_instruct", *two)
+    text = text_of(answer)
+    surely = text.partition("Planned, and fits: ")[2].partition("Planned, and may fit")[0]
+    assert "--quantization fp8" in surely and "--tensor-parallel-size 4" in surely
+    assert "this line" not in text and "blocks hold" not in text
+    assert doctor(pasted(tmp_path, answer.fields["paste"]), *two).status == "fits"
 
 
 SIZED = (CASES / "other_starts" / "out_of_memory_beside_the_cache.log").read_text()

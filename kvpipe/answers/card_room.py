@@ -8,7 +8,7 @@ from kvpipe.pipeline import Prepared, profile_ranks
 from kvpipe.text.figures import size
 
 
-def _short_of_card(prepared: Prepared, end: End) -> int:
+def short_of_card(prepared: Prepared, end: End) -> int:
     """Bytes of a rank that are missing at that end of the memory; 0 where the card has them, where
     nothing was set by hand, and on a CPU, whose weights no run loads."""
     given, resolved = prepared.config.cache.kv_cache_memory_bytes, prepared.resolved
@@ -24,7 +24,7 @@ def _short_of_card(prepared: Prepared, end: End) -> int:
 
 def check_card(prepared: Prepared, end: End = "best") -> None:
     """DoesNotFit, unless the user said that more is meant."""
-    missing, resolved = _short_of_card(prepared, end), prepared.resolved
+    missing, resolved = short_of_card(prepared, end), prepared.resolved
     if not missing or prepared.config.cache.may_exceed_device:
         return
     given = prepared.config.cache.kv_cache_memory_bytes or 0
@@ -34,3 +34,11 @@ def check_card(prepared: Prepared, end: End = "best") -> None:
         f"than {resolved.device.name} has",
         available_bytes=(resolved.device.total_bytes,) * len(resolved.ranks),
     )
+
+
+def is_beyond_card(prepared: Prepared) -> bool:
+    """Whether a size set by hand is more than the card has by the best value, meant or not."""
+    try:
+        return short_of_card(prepared, "best") > 0
+    except DoesNotFit:
+        return prepared.config.cache.kv_cache_memory_bytes is not None

@@ -12,10 +12,11 @@ from math import isclose
 from typing import TYPE_CHECKING
 
 from kvpipe.errors import DoesNotFit, KvpipeError
-from kvpipe.pipeline import Prepared, prepare, profile_ranks
+from kvpipe.pipeline import Prepared, prepare, profile_ranks, profiling_request
 from kvpipe.request.changed import changed
 from kvpipe.request.confdir import shipped_option
 from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
+from kvpipe.stages.profiling.estimate import EstimateProfiling
 from kvpipe.text.figures import GIB
 
 if TYPE_CHECKING:  # a request without a log needs none of them
@@ -27,15 +28,44 @@ _BYTES = "cache.kv_cache_memory_bytes"
 
 def profile_after(prepared: Prepared, made: Prepared) -> MemoryProfile:
     """The memory of `made`, a request like `prepared` but for some settings. DoesNotFit where
-    nothing is left."""
-    profile = profile_ranks(made)
+    nothing is left. A start that had nothing left is a start to count from like any other."""
     is_log = made.config.plugins["profiling"].name == "log"
     if not is_log or made.config.cache.kv_cache_memory_bytes is not None:
-        return profile
+        return profile_ranks(made)
     before, after = _estimate(prepared), _estimate(made)
-    if before is None or after is None:
-        return profile
+    if before is None or after is None or after == before:
+        return profile_ranks(made)
+    profile = _as_printed(prepared, made)
     return replace(profile, ranks=tuple(_shifted(rank, after - before) for rank in profile.ranks))
+
+
+def _as_printed(prepared: Prepared, made: Prepared) -> MemoryProfile:
+    """The log's own figures, for the ranks of `made`. Where it says that nothing was left, and not
+    how much was lacking, the estimate of that start does, as far as it is not refuted."""
+    from kvpipe.stages.profiling.log import LogProfiling
+
+    plugin = made.config.plugins["profiling"].make(LogProfiling)
+    profile: MemoryProfile = plugin.as_printed(profiling_request(made))
+    log = plugin.log()
+    if log.per_rank("available_kv") or log.per_rank("pools"):
+        return profile
+    low, best = _estimated_range(prepared)
+    surely = max(0, best)  # at least so much the estimate is too high
+    return replace(
+        profile,
+        ranks=tuple(
+            replace(
+                rank,
+                available_kv=replace(
+                    rank.available_kv,
+                    num_bytes=best - surely,
+                    low_bytes=low - surely,
+                    high_bytes=0,
+                ),
+            )
+            for rank in profile.ranks
+        ),
+    )
 
 
 def with_printed_size(
@@ -71,14 +101,30 @@ def share_is_known(prepared: Prepared) -> bool:
 def _estimate(prepared: Prepared) -> int | None:
     """Bytes of the poorest rank, negative where the estimate has none left; None where there is no
     estimate (of a CPU, of a model without a count of parameters)."""
-    estimate = {**shipped_option("profiling", "estimate"), "enforce_eager": _is_eager(prepared)}
     try:
-        made = prepare({**prepared.raw, "profiling": estimate})
-        return min(profile_ranks(made).available_kv_bytes)
+        return min(profile_ranks(_estimating(prepared)).available_kv_bytes)
     except DoesNotFit as error:
         return min(error.available_bytes, default=None)
     except KvpipeError:
         return None
+
+
+def _estimated_range(prepared: Prepared) -> tuple[int, int]:
+    """Bytes of the poorest rank at the low end of the estimate and by its best value, negative
+    where nothing is left."""
+    made = _estimating(prepared)
+    plugin = made.config.plugins["profiling"].make(EstimateProfiling)
+    request = profiling_request(made)
+    stages = (plugin.rank_memory(stage, request) for stage in range(request.parallel.pp))
+    rank = min(stages, key=lambda each: each.available_kv_bytes)
+    low = rank.requested.num_bytes - sum(item.at_most for item in rank.charged)
+    return low, rank.available_kv_bytes
+
+
+def _estimating(prepared: Prepared) -> Prepared:
+    """The request without its log."""
+    estimate = {**shipped_option("profiling", "estimate"), "enforce_eager": _is_eager(prepared)}
+    return prepare({**prepared.raw, "profiling": estimate})
 
 
 def _is_eager(prepared: Prepared) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from kvpipe.answers.log_settings import usable
 from kvpipe.answers.pasted_checkpoint import unmet_word
+from kvpipe.engines.drafting import drafting_of
 from kvpipe.engines.other_servers import server_of_another
 from kvpipe.engines.pasted import Pasted, image_release, read_pasted
 from kvpipe.engines.pasted_weights import weights_of
@@ -156,7 +157,7 @@ def _filled(
         raw["scheduler"] = shipped_option("scheduler", "default") | _of_the_engine()
     if not _is_said(said, "profiling"):
         raw["profiling"] = _profiling(log, path)
-    settings = {**(command.settings if command else {}), **_of_log(log)}
+    settings = {**_of_command(command), **_of_log(log)}
     for key, value in settings.items():
         section, _, name = key.partition(".")
         if key not in said and name in raw.get(section, {}):
@@ -202,9 +203,20 @@ def _engine(log: EngineLog | None, command: Pasted | None, text: str) -> dict[st
 
 
 def _profiling(log: EngineLog | None, path: str) -> dict[str, Any]:
-    if log is not None and (log.per_rank("available_kv") or log.per_rank("pools")):
+    gives = log is not None and (log.per_rank("available_kv") or log.per_rank("pools"))
+    if gives or (log is not None and log.left_nothing):
         return {"name": "log", "path": path}
     return shipped_option("profiling", "estimate")
+
+
+def _of_command(command: Pasted | None) -> dict[str, Any]:
+    """Its settings, and what drafts, where that is in the model's file or a folder here."""
+    if command is None:
+        return {}
+    drafting = drafting_of(command.arguments)
+    place = drafting.place if drafting is not None and not drafting.is_looked_up else ""
+    is_known = place == "mtp" or (bool(place) and has_config(place))
+    return {**command.settings, **({"model.draft": place} if is_known else {})}
 
 
 def _of_log(log: EngineLog | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from kvpipe.stages.profiling.base import MemoryProfile, RankMemory
 from kvpipe.text.figures import count, size
 
 MANY_TIMES = 2.0  # peak over steady state from which on the peak is worth a warning
+AS_THE_CARD_HAS = "as much as its share of the card leaves"
 LEAST_BATCH = 256  # tokens
 
 
@@ -78,7 +79,7 @@ def _overcommitted(plan: Plan, profile: MemoryProfile) -> Iterator[Hint]:
             yield Hint(
                 about="more than the device has",
                 text=f"rank {memory.rank}: this plan takes {size(over)} more than the device has",
-                proposals=_within(rank, over),
+                proposals=_within(rank, max(over, memory.over_at_worst_bytes)),
                 is_warning=True,
             )
 
@@ -90,9 +91,14 @@ def _beyond(rank: RankPlan, memory: RankMemory) -> int:
 
 
 def _within(rank: RankPlan, over: int) -> tuple[Proposal, ...]:
-    left = rank.config.size_bytes - over
+    """What the card has without a size by hand; else what is left where all beside it is as large
+    as it may be."""
+    left = max(0, rank.config.size_bytes - over)
     blocks = left // (rank.config.bytes_per_block or 1)
+    size_key, blocks_key = "cache.kv_cache_memory_bytes", "cache.num_gpu_blocks_override"
     return (
-        Proposal(changes={"cache.kv_cache_memory_bytes": left}),
-        Proposal(changes={"cache.num_gpu_blocks_override": blocks}),
+        Proposal(changes={size_key: None}, words=AS_THE_CARD_HAS),
+        Proposal(changes={size_key: left}),
+        Proposal(changes={blocks_key: None}, words=AS_THE_CARD_HAS),
+        Proposal(changes={blocks_key: blocks}),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvpipe.answers.card_room import check_card
+from kvpipe.answers.card_room import check_card, short_of_card
 from kvpipe.answers.engine_question import question_of
 from kvpipe.answers.high_end import most_memory
 from kvpipe.answers.low_end import users_at_low_end
@@ -121,9 +121,14 @@ def served(prepared: Prepared) -> Served:
 
 def held_at_high_end(prepared: Prepared) -> Held | None:
     """What the high end of the memory's estimate holds, where that is the users that were asked
-    for."""
+    for, and the card has it, which a size set by hand does not say."""
     high = served(prepared).high
-    return high if high.users >= asked_of_a_copy(prepared) else None
+    if high.users < asked_of_a_copy(prepared):
+        return None
+    try:
+        return None if short_of_card(prepared, "high") else high
+    except DoesNotFit:  # by the best value; a size by hand has no other
+        return high if prepared.config.cache.kv_cache_memory_bytes is None else None
 
 
 def refused(prepared: Prepared, error: DoesNotFit) -> DoesNotFit:

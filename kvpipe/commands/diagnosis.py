@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from kvpipe.answers.log_answer import LogComparison, compare_with_log, explain
+from kvpipe.answers.log_answer import LogComparison, compare_with_log
 from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.pasted_request import PastedRequest
 from kvpipe.answers.remedies import ways_out
 from kvpipe.answers.serve_line import line_for
 from kvpipe.answers.served import held_at_high_end, straddling_words
-from kvpipe.answers.ways_in_words import by_sureness
+from kvpipe.answers.served_name import served_name
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.full_cache import of_full_cache
 from kvpipe.commands.full_card import of_full_card
+from kvpipe.commands.log_troubles import of_the_log
 from kvpipe.commands.low_end import of_low_end
 from kvpipe.commands.pasted_flags import (
     of_checkpoint,
@@ -39,11 +40,12 @@ from kvpipe.commands.read_start import (
     plugged_in,
 )
 from kvpipe.commands.said_beside import as_the_log_says, instead_of_line, of_another_card, of_said
-from kvpipe.commands.told_ways import distinct_ways, told_way
+from kvpipe.commands.told_ways import cuts_short, distinct_ways, told_ways
 from kvpipe.commands.trouble import NO_TROUBLE, Trouble
+from kvpipe.commands.uncounted_draft import is_told_otherwise, of_draft, uncounted_draft
+from kvpipe.engines.pasted import Pasted
 from kvpipe.engines.pasted_line import changed_line, in_flags, said_changes
 from kvpipe.errors import ConfigError, DoesNotFit, KvpipeError
-from kvpipe.logs.contradictions import contradictions
 from kvpipe.logs.engine_log import EngineLog
 from kvpipe.notes import Note
 from kvpipe.pipeline import Prepared, execute, plan_with, prepare, profile_ranks
@@ -52,11 +54,14 @@ from kvpipe.report.of_run import report_input
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import running_at_once
 from kvpipe.request.changed import changed
+from kvpipe.request.want import requests_asked
 from kvpipe.stages.profiling.base import MemoryProfile
-from kvpipe.text.figures import GIB, count
+from kvpipe.text.figures import count
 
 MOST_LINES = 20
 MOST_TROUBLES = 8
+_PLANNED = ("cache.", "scheduler.", "parallel.")  # sections of a line's flags
+_OF_THE_LOG = "profiling.path: "  # a key of `run`; here a file was pasted
 NO_MEMORY = "it ends before a line gives the cache's memory, so that is estimated"
 
 
@@ -121,18 +126,22 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
     prepared = pasted.prepared
     profile, report, error, notes = _tried(prepared)
     plan = report.plan if report is not None else None
+    whole = uncounted_draft(pasted) is None
     card = list(of_full_card(log, prepared)) if log is not None else []
+    filled = log is not None and log.ran_out is not None and not log.cache_was_sized
+    copies = prepared.resolved.parallel.dp
     troubles = [
         *card,
-        *_of_the_log(log, compared),
+        *of_the_log(log, compared),
         *of_full_cache(log, prepared),
-        *(() if card else _of_the_plan(prepared, error)),
-        *of_low_end(prepared, report),
+        *(() if card else _of_the_plan(prepared, error, whole)),
+        *of_low_end(prepared, report, whole),
+        *of_draft(pasted),
         *of_unplanned(pasted),
         *of_whole_prompts(pasted),
         *of_flags(pasted, fits=error is None),
         *of_checkpoint(pasted, fits=error is None),
-        *(_of_note(note) for note in notes if note.is_warning),
+        *(_of_note(note) for note in notes if _is_trouble(note, pasted)),
     ]
     troubles.sort(key=lambda trouble: (not trouble.stops, not trouble.may_stop))
     return Diagnosis(
@@ -143,7 +152,9 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
             *printed,
             *defaults_of(notes),
         ),
-        capacity=tuple(capacity_of(compared, plan, prepared.resolved.parallel.dp)),
+        capacity=tuple(
+            capacity_of(compared, None if filled else plan, copies, prepared.resolved.max_num_seqs)
+        ),
         troubles=tuple(_distinct(troubles))[:MOST_TROUBLES],
         paste=_paste(pasted, plan, troubles),
         first=next((trouble.first for trouble in troubles if trouble.first), ""),
@@ -152,7 +163,7 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
 
 def of_log_alone(log: EngineLog) -> Diagnosis:
     """What a log says without the model and the card it is of."""
-    troubles = [*of_full_card(log, None), *_of_the_log(log, None), *of_full_cache(log, None)]
+    troubles = [*of_full_card(log, None), *of_the_log(log, None), *of_full_cache(log, None)]
     return Diagnosis(
         about=f"the log of {ended(log)}: {engine_of(log)}{plugged_in(log)}",
         memory=tuple(memory_of(log, None)),
@@ -218,64 +229,42 @@ def _about(pasted: PastedRequest, is_estimated: bool) -> str:
     where = f"{resolved.model.name} on {f'{ranks} x ' if ranks > 1 else ''}{resolved.device.name}"
     if log is None:
         return f"a command line: {where}, estimated{unread(pasted)}"
-    has_memory = log.per_rank("available_kv") or log.per_rank("pools")
+    has_memory = log.per_rank("available_kv") or log.per_rank("pools") or log.left_nothing
     known = "" if has_memory or not is_estimated else "; " + NO_MEMORY
     plugged = plugged_in(log)
     return f"the log of {ended(log)}: {engine_of(log)}, {where}{plugged}{known}{unread(pasted)}"
 
 
 # --- what is wrong ---
-def _of_the_log(log: EngineLog | None, compared: LogComparison | None) -> Iterator[Trouble]:
-    if log is None:
-        return
-    if log.refused:
-        yield Trouble(text=_refusal(log), stops=True)
-    if "kvpipe_left" in log.said:
-        text = log.said["kvpipe_left"].text.rpartition("kvpipe: ")[2]
-        yield Trouble(text=f"kvpipe's plug-in changed nothing: {text}")
-    for text in contradictions(log):
-        yield Trouble(text=f"the log contradicts itself: {text}")
-    if (
-        compared is not None
-        and compared.by_rules
-        and not compared.agreeing
-        and any(n.terms for n in compared.nearest)
-    ):
-        nearest = compared.nearest[-1]
-        figures = "; ".join(explain(nearest, compared.printed, len(log.ranks)))
-        tried = f" ({compared.searched:,} readings tried)" if compared.searched else ""
-        yield Trouble(text=f"unknown: these figures do not add up{tried}: {figures}")
-    if log.error and not log.refused:
-        yield Trouble(text=f"it ended with: {log.error}", stops=True)
-
-
-def _refusal(log: EngineLog) -> str:
-    parts = ["the engine refused to start: its cache is too small for --max-model-len"]
-    length = log.counts.get("max_model_len")
-    if length:
-        parts.append(f" {length:,}")
-    if log.needed is not None:
-        parts.append(f"; {log.needed.num_bytes / GIB:.2f} GiB needed")
-    if (have := log.least("available_kv")) is not None:
-        parts.append(f", {have.num_bytes / GIB:.2f} GiB there")
-    if longest := log.counts.get("estimated_max_len"):
-        parts.append(f", {longest:,} tokens estimated to fit")
-    return "".join(parts)
-
-
-def _of_the_plan(prepared: Prepared, error: DoesNotFit | None) -> Iterator[Trouble]:
+def _of_the_plan(prepared: Prepared, error: DoesNotFit | None, is_whole: bool) -> Iterator[Trouble]:
+    """is_whole: nothing is known to come on top."""
     if error is None:
         return
     ways = distinct_ways([*ways_out(prepared), *more_room(prepared)])
-    ways.sort(key=lambda way: not way.is_sure)
+    asked = requests_asked(prepared.config.want)
+    ways.sort(key=lambda way: (not way.is_sure, cuts_short(way, prepared)))
     change = dict(ways[0].changes) if ways else None
-    planned = by_sureness([(told_way(way), way.is_sure) for way in ways], ", or ")
-    lines = error.beside([way.changes for way in ways]).splitlines()
+    planned = told_ways(ways, is_whole)
+    if asked > 1:
+        lines = _of_users(prepared, asked, error)
+    else:
+        lines = error.beside([way.changes for way in ways]).splitlines()
     if (high := held_at_high_end(prepared)) is not None:
         lines.append(straddling_words(high))
     why = ". ".join(line.rstrip(".") for line in lines)
-    text = f"{in_flags(why)}. {planned}"
+    text = f"{in_flags(why.removeprefix(_OF_THE_LOG))}. {planned}"
     yield Trouble(text=text, stops=True, may_stop=high is not None, change=change)
+
+
+def _of_users(prepared: Prepared, asked: int, error: DoesNotFit) -> list[str]:
+    """The refusal of several users, who are in its first line, if nowhere else."""
+    lines, users = error.without_knob().lines(), count(asked, "user")
+    length = count(prepared.resolved.limits.max_model_len, "token")
+    return lines if users in lines[0] else [f"{users} of {length} were asked for", *lines]
+
+
+def _is_trouble(note: Note, pasted: PastedRequest) -> bool:
+    return note.is_warning and not is_told_otherwise(pasted, note.knob)
 
 
 def _of_note(note: Note) -> Trouble:
@@ -298,6 +287,13 @@ def _paste(pasted: PastedRequest, plan: Plan | None, troubles: list[Trouble]) ->
         for change in changes or [{}]:
             if line := changed_line(command, {**said, **change}, taken_out(pasted)):
                 return line
+    if changes and log is not None and prepared.config.plugins["profiling"].name == "estimate":
+        # Bytes that are estimated are none to pin: the engine finds its own.
+        bare = Pasted(model=model or served_name(prepared))
+        own = {key: value for key, value in log.settings.items() if key.startswith(_PLANNED)}
+        own |= said_changes(prepared.said, prepared.raw)
+        lines = [changed_line(bare, {**own, **change}) for change in changes]
+        return next(filter(None, lines), "")
     for change in changes:
         try:
             made = prepare(changed(prepared.raw, change))

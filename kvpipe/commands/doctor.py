@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -27,8 +27,10 @@ from kvpipe.errors import ConfigError, Problem
 from kvpipe.files.standard_input import kept_standard_input, kept_text
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
+from kvpipe.text.json_words import broken_json
 from kvpipe.text.lines import Line, shell_lines, wrap
 
+_CONTINUED = " \\"  # ends a line that goes on
 SAMPLE = Path(__file__).parents[1] / "logs" / "sample.log"  # a start without any trouble
 
 
@@ -135,7 +137,8 @@ def _of_trouble(trouble: Trouble, width: int) -> list[Line]:
 def _of_paste(found: Diagnosis, width: int) -> Iterator[Line]:
     if found.paste:
         yield Line(f"to run{f' {found.first}' if found.first else ''} (planned):")
-        yield from (replace(line, style="good") for line in shell_lines(found.paste, width))
+        for line in shell_lines(found.paste, width - len(_CONTINUED)):
+            yield from (Line(part, "good") for part in broken_json(line.text, width))
 
 
 PLUGIN = Doctor

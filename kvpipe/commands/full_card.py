@@ -12,6 +12,7 @@ from typing import Any
 from kvpipe.answers.remedies import advice, ways_out
 from kvpipe.answers.ways_in_words import by_sureness
 from kvpipe.commands.beside_the_cache import smaller_cache, told_smaller
+from kvpipe.commands.filled_card import leaner_ways, told_leaner
 from kvpipe.commands.trouble import Trouble
 from kvpipe.engines.pasted_line import words_of
 from kvpipe.logs.engine_log import EngineLog
@@ -37,7 +38,7 @@ def of_full_card(log: EngineLog, prepared: Prepared | None) -> Iterator[Trouble]
     elif log.held_by_others:
         yield _beside_others(said, log, prepared)
     else:
-        yield _alone(said, prepared)
+        yield _alone(said, log, prepared)
 
 
 # --- what the log says ---
@@ -107,7 +108,7 @@ def _beside_the_cache(said: str, log: EngineLog, prepared: Prepared) -> Trouble:
 def _beside_others(said: str, log: EngineLog, prepared: Prepared) -> Trouble:
     share = _highest_share(log)
     if log.short_of is None and share >= prepared.resolved.gpu_memory_utilization:
-        return _alone(f"{said}. {_STOP}", prepared)  # its share leaves room for the others
+        return _alone(f"{said}. {_STOP}", log, prepared)  # its share leaves room for the others
     within = _planned(prepared, {_SHARE: share}) if share else None
     alone = _planned(prepared, _ALONE)
     text = f"{said}. {_STOP}: {_told_alone(alone)}. "
@@ -130,7 +131,7 @@ def _told_alone(alone: Mapping[str, Any] | None) -> str:
     return f"alone on the card {more or 'this line'} fits, by estimate"
 
 
-def _alone(said: str, prepared: Prepared) -> Trouble:
+def _alone(said: str, log: EngineLog, prepared: Prepared) -> Trouble:
     """The engine's own process filled the card."""
     weights, total = prepared.resolved.weight_bytes_a_rank, prepared.resolved.device.total_bytes
     if weights >= total or advice(prepared, {}, "") is None:
@@ -138,12 +139,13 @@ def _alone(said: str, prepared: Prepared) -> Trouble:
         told = by_sureness([(words_of(way.changes), way.is_sure) for way in ways], ", or ")
         text = f"{said}. {_weights(prepared)}. {told}"
         return Trouble(text=text, stops=True, change=dict(ways[0].changes) if ways else None)
-    text = (
-        f"{said}. {_weights(prepared)}. By estimate this line fits: what ran out lies outside the "
-        "share of the card, so a lower --gpu-memory-utilization or --max-num-seqs leaves it room, "
-        "or --enforce-eager, where graphs were captured"
-    )
-    return Trouble(text=text, stops=True)
+    leaner = leaner_ways(prepared, log.lacking)
+    text = f"{said}. {_weights(prepared)}. No cache was sized yet, so no share of the card mends it"
+    if not leaner:
+        return Trouble(text=f"{text}. No change that was planned takes less", stops=True)
+    words = [(told_leaner(each), each.way.is_sure) for each in leaner]
+    text += f". {by_sureness(words, ', or ')}"
+    return Trouble(text=text, stops=True, change=dict(leaner[0].way.changes))
 
 
 def _takes_more(changes: Mapping[str, Any], prepared: Prepared) -> bool:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from kvpipe.answers.more_room import more_room
 from kvpipe.answers.remedies import LENGTH, Advice, ways_out
 from kvpipe.answers.trials import Goal
-from kvpipe.answers.ways_in_words import by_sureness
-from kvpipe.commands.told_ways import distinct_ways, told_way
+from kvpipe.commands.told_ways import distinct_ways, told_ways
 from kvpipe.commands.trouble import Trouble
 from kvpipe.pipeline import Prepared
 from kvpipe.report.run_input import ReportInput
@@ -19,8 +18,11 @@ from kvpipe.report.verdict import verdict_of
 _MOST_TOLD = 4  # ways, in a diagnosis of 20 lines
 
 
-def of_low_end(prepared: Prepared, report: ReportInput | None) -> Iterator[Trouble]:
-    """report: of the run with what was pasted (None: it was refused)."""
+def of_low_end(
+    prepared: Prepared, report: ReportInput | None, is_whole: bool = True
+) -> Iterator[Trouble]:
+    """report: of the run with what was pasted (None: it was refused). is_whole: nothing is known
+    to come on top."""
     if report is None:
         return
     verdict = verdict_of(report)
@@ -28,7 +30,7 @@ def of_low_end(prepared: Prepared, report: ReportInput | None) -> Iterator[Troub
         return
     ways = _sure_ways(prepared)
     change = dict(ways[0].changes) if ways else None
-    planned = by_sureness([(told_way(way), True) for way in ways], ", or ")
+    planned = told_ways(ways, is_whole)
     text = f"{verdict.short}; {verdict.figures}. {planned}"
     yield Trouble(text=text, may_stop=True, change=change)
 

@@ -80,12 +80,16 @@ def held_by(plan: Plan, held: Capacity, where: str = "") -> str:
 
 
 def capacity_of(
-    compared: LogComparison | None, plan: Plan | None, copies: int = 1
+    compared: LogComparison | None, plan: Plan | None, copies: int = 1, max_num_seqs: int = 0
 ) -> Iterator[str]:
+    """max_num_seqs: that a copy may run (0: not known)."""
     if plan is not None and plan.capacity is not None:
         where = f" on each of {copies:,} copies" if copies > 1 else ""
         longest = plan.capacity.longest_request
-        yield f"{held_by(plan, plan.capacity, where)} at once, the longest {longest:,}"
+        words = f"{held_by(plan, plan.capacity, where)} at once, the longest {longest:,}"
+        if 0 < max_num_seqs < plan.capacity.requests_steady:
+            words += f"; --max-num-seqs lets {max_num_seqs:,} of them run"
+        yield words
     if compared is not None and compared.agreeing and any(c.terms for c in compared.agreeing):
         best = compared.agreeing[-1]
         figures = ", ".join(f"{term.name} {term.printed}" for term in best.terms)

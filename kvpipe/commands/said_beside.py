@@ -24,6 +24,7 @@ from kvpipe.request.changed import changed
 from kvpipe.text.figures import GIB
 
 _SECTIONS = ("cache", "scheduler", "parallel")
+_RANKS = "parallel.tensor_parallel_size"
 _SHARE = "cache.gpu_memory_utilization"
 _DTYPE = "cache.cache_dtype"  # fp8 and fp8_e4m3 are one
 _HELD = ("weights", "draft_weights", "activations", "non_torch", "available_kv", "pools")
@@ -44,7 +45,8 @@ def as_the_log_says(pasted: PastedRequest) -> tuple[PastedRequest, Otherwise | N
     log, prepared = pasted.log, pasted.prepared
     if log is None:
         return pasted, None
-    theirs = {key: value for key, value in _settings(log).items() if key in prepared.said}
+    settings = {**_by_its_weights(log, prepared), **_settings(log)}
+    theirs = {key: value for key, value in settings.items() if key in prepared.said}
     found = {key: value for key, value in theirs.items() if _differs(prepared, key, value)}
     if not found:
         return pasted, None
@@ -118,6 +120,19 @@ def _settings(log: EngineLog) -> Mapping[str, Any]:
         k: v for k, v in log.settings.items() if k.partition(".")[0] in _SECTIONS and v != "auto"
     }
     return own if log.utilization is None else {**own, _SHARE: log.utilization}
+
+
+def _by_its_weights(log: EngineLog, prepared: Prepared) -> Mapping[str, Any]:
+    """One rank, where the log does not say how many it had and printed the weights of the whole
+    model, though several were said."""
+    printed, said = log.most("weights"), prepared.resolved.parallel.tp
+    if printed is None or said == 1 or len(log.ranks) > 1:
+        return {}
+    try:
+        whole = prepare(changed(prepared.raw, {_RANKS: 1})).resolved.weight_bytes_a_rank
+    except KvpipeError:
+        return {}
+    return {_RANKS: 1} if abs(printed.num_bytes - whole) <= APART * whole else {}
 
 
 def _of_raw(prepared: Prepared, key: str) -> Any:

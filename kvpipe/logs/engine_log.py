@@ -46,7 +46,8 @@ class EngineLog:
     tokens. utilization: SGLang's is of the memory free before loading. padding: (layers, percent)
     of warnings. settings: the engine's own settings by kvpipe's keys. said: figure or setting ->
     the line it was last read from. starts: of this engine in the file. error: its last error, but
-    for those that only point at another. ran_out: torch's own line where a card ran out. load: its
+    for those that only point at another. left_nothing: it says that no memory was left for the
+    cache. ran_out: torch's own line where a card ran out. load: its
     queue while it served. notes: what a reader should know about the file itself.
     """
 
@@ -65,6 +66,7 @@ class EngineLog:
     said: Mapping[str, Said] = field(default_factory=dict)
     starts: int = 1
     error: str = ""
+    left_nothing: bool = False
     ran_out: OutOfMemory | None = None
     load: Load = Load()
     notes: tuple[str, ...] = ()

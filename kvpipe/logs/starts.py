@@ -212,6 +212,7 @@ class Starts:
             said=dict(now.said),
             starts=self.count,
             error=now.error,
+            left_nothing=bool(self.engine.empty) and self.engine.empty in now.error,
             ran_out=now.ran_out,
             load=now.load,
             notes=notes,

@@ -15,7 +15,8 @@ class LoggedEngine:
     name of a figure -> (kvpipe's key, its value of what was printed; None: that says nothing).
     pools: names of sizes that are arrays of the cache; those of one rank add up. sums: of other
     sizes that add up, a line a device. errors: words of the lines that tell why it ended. echoes:
-    of those among them that only point at another."""
+    of those among them that only point at another. empty: words of an error that says that nothing
+    was left for the cache."""
 
     name: str
     phrases: tuple[Phrase, ...]
@@ -25,3 +26,4 @@ class LoggedEngine:
     sums: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     echoes: tuple[str, ...] = ()
+    empty: str = ""

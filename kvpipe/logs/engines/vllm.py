@@ -230,11 +230,13 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "dtype": ("model.dtype", _model_dtype),
     "regrouped": ("engine.layers_per_group", _largest),
 }
+_EMPTY = "No available memory for the cache blocks"
 ENGINE = LoggedEngine(
     name="vllm",
     phrases=(*_SIZES, *_BYTES, *_COUNTS, *_RATIOS, *_WORDS, *_WARNED, *_KVPIPE, *_ARGUMENTS),
     starts=("LLM engine (v", "API server version", "non-default args: "),
     settings=SETTINGS,
-    errors=("Error: ", "out of memory", "No available memory for the cache blocks"),
+    errors=("Error: ", "out of memory", _EMPTY),
+    empty=_EMPTY,
     echoes=("See root cause above", "Engine core initialization failed", "for root cause."),
 )

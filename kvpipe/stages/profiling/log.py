@@ -47,10 +47,17 @@ class LogProfiling:
     def run(self, request: ProfilingRequest, backend: AsksMemory) -> MemoryProfile:
         log = self.log()
         _refuse_on_this_cpu(log, request)
+        available_by_rank(log, 1)
+        return self.as_printed(request)
+
+    def as_printed(self, request: ProfilingRequest) -> MemoryProfile:
+        """Of a start that had nothing left for a cache, too: its figure may be negative, or, where
+        none was printed, 0."""
+        log = self.log()
         count = request.parallel.tp * request.parallel.pp
         ranks = tuple(
             _rank_memory(rank, log, figure, request)
-            for rank, figure in enumerate(available_by_rank(log, count))
+            for rank, figure in enumerate(_printed_by_rank(log, count))
         )
         return MemoryProfile(
             plugin=self.options.name, ranks=ranks, log=log, notes=tuple(_notes(log))
@@ -89,7 +96,19 @@ def _refuse_on_this_cpu(log: EngineLog, request: ProfilingRequest) -> None:
 def available_by_rank(log: EngineLog, num_ranks: int) -> tuple[Figure, ...]:
     """The cache memory of each rank; ConfigError where the log gives none, DoesNotFit where it is
     nothing."""
-    found = _cache_memory(log)
+    found = _printed_by_rank(log, num_ranks)
+    least = min(found)
+    if least.num_bytes <= 0:
+        left = f"{least.num_bytes / GIB:.2f} GiB are" if _cache_memory(log) else "nothing is"
+        raise DoesNotFit(
+            f"profiling.path: the log says {left} left for the cache: {_parts(log)}",
+            available_bytes=(least.num_bytes,),
+        )
+    return found
+
+
+def _printed_by_rank(log: EngineLog, num_ranks: int) -> tuple[Figure, ...]:
+    found = _cache_memory(log) or ((Figure.exact(0),) if log.left_nothing else ())
     if not found:
         blocks = log.counts.get("num_gpu_blocks")
         hint = f"; it had {blocks:,} blocks" if blocks else ""
@@ -101,14 +120,7 @@ def available_by_rank(log: EngineLog, num_ranks: int) -> tuple[Figure, ...]:
                 f"set cache.kv_cache_memory_bytes{hint}",
             )
         )
-    least = min(found)
-    if least.num_bytes <= 0:
-        raise DoesNotFit(
-            f"profiling.path: the log says {least.num_bytes / GIB:.2f} GiB are left for the cache: "
-            f"{_parts(log)}",
-            available_bytes=(least.num_bytes,),
-        )
-    return found if len(found) == num_ranks else (least,) * num_ranks
+    return found if len(found) == num_ranks else (min(found),) * num_ranks
 
 
 def _cache_memory(log: EngineLog) -> tuple[Figure, ...]:

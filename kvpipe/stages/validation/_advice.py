@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpipe.models.base import ModelGeometry
 from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.request.config import RunConfig
+from kvpipe.stages.validation.drafting import draft_notes
 from kvpipe.stages.validation.layers import WhatIf
 
 
@@ -32,4 +33,4 @@ def advice(config: RunConfig, model: ModelGeometry, what_if: WhatIf | None) -> l
                 is_warning=True,
             )
         )
-    return notes
+    return [*notes, *draft_notes(config, model)]
