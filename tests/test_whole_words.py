@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpipe.front.main import run
-from kvpipe.text.lines import Section, cut, lay_out
+from kvpipe.report.on_screen import lines_of, on_screen
+from kvpipe.text.lines import Line, Section, lay_out
 
 WORDS = st.text("abcd._=-", min_size=1, max_size=70)
 CELLS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
@@ -47,8 +48,18 @@ def test_a_table_has_the_words_of_its_cells_and_no_others(rows, headers) -> None
     assert [word for word in told if word not in known and word.rstrip(":") not in known] == []
 
 
-@given(CELLS, st.integers(20, 80))
-def test_what_is_cut_off_is_cut_between_words(cell, width) -> None:
-    *told, last = cut(f"change   {cell}", width).split()
-    assert last == "..." and told == ["change", *cell.split()][: len(told)]
-    assert len(cut(f"change   {cell}", width)) <= width or len(told) == 1
+LINES = st.lists(CELLS.map(Line), max_size=4)
+BLOCKS = st.dictionaries(st.sampled_from("abcde"), LINES, min_size=1)
+
+
+@given(BLOCKS, st.lists(BLOCKS, max_size=5), st.integers(1, 12))
+def test_a_block_of_a_screen_stands_whole_as_one_of_its_ways_or_as_the_first_that_had_room(
+    blocks, steps, room
+) -> None:
+    shown = on_screen(blocks, steps, room)
+    assert list(shown) == list(blocks)  # in their order
+    for name, lines in shown.items():
+        assert lines in [blocks[name], *(step[name] for step in steps if name in step)]
+    if lines_of(blocks) <= room:
+        assert shown == blocks
+    assert lines_of(shown) <= lines_of(blocks)

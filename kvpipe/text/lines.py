@@ -75,14 +75,6 @@ def wrap(text: str, width: int, style: str = "", indent: str = INDENT) -> list[L
     return [Line(line, style) for line in wrapped]
 
 
-def cut(text: str, width: int) -> str:
-    """As many whole words of a longer text as fit before " ..."."""
-    words, end = text, " ..."
-    while len(words) + len(end) > width and " " in words.strip():
-        words = words.rpartition(" ")[0].rstrip()
-    return words + end
-
-
 def lay_out(sections: Sequence[Section], width: int) -> Iterator[Line]:
     for number, section in enumerate(sections):
         if number:
