@@ -40,6 +40,15 @@ def test_the_settings_that_an_answer_names_stand_whole(
     assert named and {word for word in named if word not in narrow.split()} == set()
 
 
+def test_a_table_that_is_too_wide_goes_without_what_it_can_spare_before_it_is_told() -> None:
+    headers, row = ("name", "spare", "also", "figure"), ("x" * 20, "y" * 30, "z" * 10, "1")
+    section = Section(title="t", headers=headers, align="lllr", rows=[row], spare=headers[1:3])
+    shown = {width: [line.text for line in lay_out([section], width)] for width in (75, 60, 34, 30)}
+    assert shown[75][1].split() == [*headers] and shown[60][1].split() == ["name", "also", "figure"]
+    assert shown[34][1].split() == ["name", "figure"] and shown[34][2].split() == [row[0], "1"]
+    assert shown[30][1].split() == ["name", "figure"]
+
+
 @given(st.lists(st.tuples(WORDS, CELLS), min_size=1, max_size=4), st.booleans())
 def test_a_table_has_the_words_of_its_cells_and_no_others(rows, headers) -> None:
     section = Section(title="t", align="ll", rows=rows, headers=("a", "b") if headers else ())

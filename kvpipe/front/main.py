@@ -118,7 +118,7 @@ def _dispatch(arguments: list[str]) -> int:
     if args.multirun:
         from kvpipe.front.sweep import run_sweep
 
-        return run_sweep(args)
+        return run_sweep(args, typed)
     if args.shell_completion:
         from kvpipe.front.completion import answered_words
 

@@ -36,6 +36,11 @@ class Typed:
         written += [self._written(k, value) for k, value in changes.items() if k not in done]
         return " ".join(written)
 
+    def override(self, composed: str) -> str:
+        """`scheduler.max_model_len=8k` by the word that said it, as one word: `--context=8k`."""
+        key, _, value = composed.partition("=")
+        return f"{self.said.get(key, key)}={value}"
+
     def _counts(self, changes: Mapping[str, Any]) -> bool:
         """Whether the ranks are changed by saying how many cards there are."""
         if self.is_counted:
