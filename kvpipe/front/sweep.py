@@ -62,8 +62,8 @@ class Sweep:
 
 
 def run_sweep(args: Namespace, typed: Typed) -> int:
-    """typed: the words of the line, in which the table names settings. The largest exit code of the jobs; 128 + the signal's number where one stopped the sweep.
-    ConfigError before any job runs when one cannot compose."""
+    """The largest exit code of the jobs; 128 + the signal's number where one stopped the sweep.
+    ConfigError before any job runs when one cannot compose. typed: in whose words the table is."""
     with configuration(args.config_dir, args.config_path):
         shipped = args.config_path is None and args.config_name in (None, CONFIG_NAME)
         sweep = check_jobs(args.overrides, args.config_name or CONFIG_NAME, shipped)
