@@ -6,7 +6,6 @@ words were used, or none, it is told those: `parallel.tensor_parallel_size=16`.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -49,7 +48,11 @@ class Typed:
 
     def _written(self, key: str, value: Any) -> str:
         word, shown = self.said.get(key, key), "null" if value is None else f"{value}"
-        return f"{word} {shlex.quote(shown)}" if word.startswith("--") else f"{word}={shown}"
+        if not word.startswith("--"):
+            return f"{word}={shown}"
+        from shlex import quote
+
+        return f"{word} {quote(shown)}"
 
 
 PLAIN = Typed()
