@@ -170,6 +170,28 @@ def test_planning_imports_no_heavy_package(tmp_path):
     json.loads(done.stdout)
 
 
+def test_a_first_screen_loads_no_module_that_only_other_requests_need(tmp_path):
+    """Each takes its part of the start: advice, layers of several kinds, model files, sweeps."""
+    code = (
+        "import atexit, sys; from kvpipe.front.main import main; "
+        "atexit.register(lambda: print('loaded', *sys.modules, file=sys.stderr)); main()"
+    )
+    command = [sys.executable, "-c", code, "llama", "--on", "h100", "--context", "8k"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    loaded = set(done.stderr.partition("loaded")[2].split())
+    ours = {
+        "answers": ["remedies", "regroupings", "replan", "trials", "log_memory", "served"],
+        "models": ["config_file", "families", "gguf", "hub", "probe"],
+        "request": ["changed", "compose"],
+        "stages.grouping": ["_arguments", "_equal_groups", "_equal_slots", "_packing",
+                            "_promotion", "_unifying", "slots.kernels"],
+        "stages.profiling": ["fixed"],
+    }  # fmt: skip
+    kept_out = {f"kvpipe.{room}.{name}" for room, names in ours.items() for name in names}
+    kept_out |= {"hydra", "omegaconf", "rich", "argparse", "csv", "logging"}
+    assert "kvpipe.pipeline" in loaded and kept_out & loaded == set()
+
+
 def test_the_report_ends_quietly_when_its_reader_does():
     command = f"{sys.executable} -m kvpipe backend=meta | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=os.environ)

@@ -13,6 +13,7 @@ from report_runs import report_of
 import kvpipe
 from kvpipe.commands.run import answer_of
 from kvpipe.errors import DoesNotFit
+from kvpipe.pipeline import Result
 from kvpipe.report.first_screen import MOST_LINES, first_screen
 from kvpipe.report.of_run import report_input
 from kvpipe.report.sweep_table import sweep_table
@@ -187,6 +188,55 @@ def test_a_refusal_has_its_verdict_on_stdout_and_why_on_stderr(capsys) -> None:
         assert "needs 2,049 blocks" in told.err
     assert run(["llama-3.1-70b", "--on", "l4", "--context", "32k", "--users", "4"]) == 1
     assert capsys.readouterr().out == "DOES NOT FIT: 4 users of 32,768 tokens on l4\n"
+
+
+def sentences(result: Result, width: int) -> list[str]:
+    """The screen's blocks, each on one line, those of the bar and of the command left out."""
+    lines = [line.text for line in result.answer.screen(width)]
+    checked([*lines, "files", *whole_words(result.answer.verdict.text, width)], width)
+    blocks = re.sub(r"\n {9}(?!.*report=full)", " ", "\n".join(lines))
+    return [line for line in blocks.split("\n") if not line.startswith(("card", "serve", "  v"))]
+
+
+def told_whole(result: Result, width: int) -> None:
+    """A narrow screen has the warning of the widest, or says where it is."""
+    told, report = sentences(result, width), sentences(result, 10_000)
+    assert not [line for line in told if line.endswith("...")]
+    warned = [line for line in told if line.startswith("warning")]
+    assert set(warned) <= set(report)
+    if any(line.startswith("warning") for line in report) and not warned:
+        assert re.search(r"\d warnings?(, \d notes?)?: report=full", "\n".join(told))
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["gemma3_12b", "device=a100_80gb", "cache=fp8", "engine=vllm"],  # room for its warning
+        ["mamba_130m", "device=h100_80gb", "cache=fp8", "weights=fp8"],  # none at 60 columns
+    ],
+)
+def test_a_narrow_screen_tells_a_warning_whole_or_says_where_it_is(asked, width) -> None:
+    told_whole(kvpipe.run(["backend=meta", *asked]), width)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ["device=b200", "scheduler.max_model_len=8192", "want.requests=7", "engine=vllm"],
+        ["device=h200", "cache=fp8", "weights=fp8", "scheduler.max_model_len=17632"],
+        ["device=cpu", "want.requests=64"],
+    ],
+)
+def test_no_screen_cuts_a_sentence(preset: str, rest: list[str]) -> None:
+    try:
+        result = kvpipe.run(["backend=meta", preset, *rest])
+    except (kvpipe.ConfigError, DoesNotFit) as error:
+        pytest.skip(str(error))
+    for width in (60, 80, 100, 120, 200):
+        told_whole(result, width)
 
 
 def test_no_sentence_of_a_screen_with_room_is_cut_and_every_mark_of_the_bar_is_named() -> None:

@@ -120,3 +120,14 @@ def test_the_head_of_a_table_counts_each_verdict_and_no_common_word_runs_over_it
     table = sweep_table(rows, (), width=80)
     assert table.startswith("2 jobs, 0 fit, 2 may not fit\n")
     assert "\n  all with section_0" in table and "\n    section_" in table
+
+
+def test_a_sweep_is_told_in_the_words_of_its_line(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = ["-m", "smollm2-360m", "--on", "l4,h100", "--context", "1k", "--users", "2", "cache=fp8"]
+    assert run([*said, "backend=meta", "hydra.sweep.dir=out"]) == 0
+    table = capsys.readouterr().out
+    assert "--on=l4" in table and "--on=h100_80gb" in table
+    assert "--context=1k" in table and "--users=2" in table and "cache=fp8" in table
+    assert "scheduler.max_model_len" not in table
+    assert "scheduler.max_model_len=1k" in (tmp_path / "out" / "sweep.csv").read_text()

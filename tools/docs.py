@@ -37,9 +37,12 @@ def command_page(name: str) -> str:
     command = COMMANDS.get(name)
     help_text = "\n".join(line.text for line in help_lines([name], WIDTH)).rstrip()
     files = ", ".join(f"`{file}`" for file in command.files)
+    where = (
+        "in its folder" if command.leaves else "in the folder of a sweep's job, and nowhere else"
+    )
     return (
         f"{_MADE}\n\n# kvpipe {name}\n\n{command.summary}.\n\n    {command.example}\n\n"
-        f"Leaves in its folder: {files}, and `result.json`.\n\n"
+        f"Leaves {where}: {files}, and `result.json`.\n\n"
         f"## Its help\n\n```\n{help_text}\n```\n"
     )
 

@@ -1,7 +1,8 @@
 """A finished run -> warnings about the model on this plan, each with the setting that changes it.
 
 What needs only the plan's own numbers is in report/derived_notes.py and plan_hints.py; these ask
-about the layers, or plan the same request once more with one setting changed.
+about the layers, or plan the same request once more with one setting changed. What plans again is
+imported where that is asked for: most runs have nothing to advise, and start sooner.
 """
 
 from __future__ import annotations
@@ -10,10 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kvpipe.answers.regroupings import in_equal_slots, is_less, regroupings
-from kvpipe.answers.remedies import PLENTY, advice, ways_out
-from kvpipe.answers.replan import replan
-from kvpipe.answers.trials import Goal, fits
 from kvpipe.cache.plan import Capacity, Plan
 from kvpipe.errors import KvpipeError
 from kvpipe.notes import Note
@@ -39,7 +36,10 @@ def advise(result: Result) -> Iterator[Note]:
     yield from _windows(result, cap)
     yield from _copies(result, cap)
     yield from _lowered(result)
-    yield from regroupings(result)
+    if len(result.plan.groups) > 1:
+        from kvpipe.answers.regroupings import regroupings
+
+        yield from regroupings(result)
 
 
 def _copies(result: Result, cap: Capacity) -> Iterator[Note]:
@@ -67,6 +67,8 @@ def _group_size(result: Result, cap: Capacity) -> Iterator[Note]:
     padded = [p for p in result.plan.padding if p.percent >= bound]
     if not padded:
         return
+    from kvpipe.answers.regroupings import in_equal_slots, is_less
+
     who = "draft" if is_draft else fewest.kind
     wasted = " and ".join(f"{p.num_layers} places ({p.percent:.2f}%)" for p in padded)
     text = (
@@ -107,6 +109,9 @@ Tried = tuple[Mapping[str, Any], str, Callable[[Plan], bool]]
 
 def _recommending(prepared: Prepared, text: str, tries: Iterable[Tried]) -> Iterator[Note]:
     """A warning, with those of the changes that were planned and keep their promise."""
+    from kvpipe.answers.remedies import advice
+    from kvpipe.answers.trials import Goal
+
     found = [
         way
         for changes, words, promise in tries
@@ -148,6 +153,9 @@ def _giant_blocks(result: Result) -> Iterator[Note]:
     largest = _attention_block(plan)
     if not _has_states(plan) or largest < GIANT_BLOCK:
         return
+    from kvpipe.answers.remedies import advice
+    from kvpipe.answers.trials import Goal
+
     text = (
         f"attention blocks are {largest:,} tokens, so that one holds a state: a request leaves up "
         f"to {largest - 1:,} tokens of its last block unused, prefixes are cached in such steps, "
@@ -216,6 +224,8 @@ def _fp8_gain(result: Result, cap: Capacity) -> Iterator[Note]:
         return
     gain = other.steady_bytes / cap.steady_bytes
     if gain < 1.995:
+        from kvpipe.answers.trials import fits
+
         text = (
             f"fp8 makes a request of {cap.request_len:,} tokens {gain:.2f} times smaller, not 2: "
             "it halves K and V, and states keep their bytes"
@@ -244,6 +254,9 @@ def _lowered(result: Result) -> Iterator[Note]:
     wanted = result.plan.requested_len
     if wanted <= result.plan.limits.max_model_len:
         return
+    from kvpipe.answers.remedies import ways_out
+    from kvpipe.answers.trials import Goal
+
     whole = Goal(promise=lambda plan: plan.limits.max_model_len >= wanted)
     found = ways_out(result.prepared, whole)
     ways = [way for way in found if way.is_sure] or found
@@ -258,6 +271,9 @@ def _lowered(result: Result) -> Iterator[Note]:
 
 def _replanned(result: Result, changes: Mapping[str, Any]) -> Capacity | None:
     """The capacity with other settings and memory enough; None where it cannot be planned."""
+    from kvpipe.answers.remedies import PLENTY
+    from kvpipe.answers.replan import replan
+
     length = {"scheduler.max_model_len": result.plan.limits.max_model_len}
     memory = (PLENTY,) * len(result.plan.ranks)
     try:

@@ -7,8 +7,6 @@ by the rules of the release that the line is for, in the same bytes.
 
 from __future__ import annotations
 
-from kvpipe.answers.replan import replan
-from kvpipe.answers.trials import asked_of_a_copy
 from kvpipe.answers.unserved import line_release
 from kvpipe.cache.plan import Capacity
 from kvpipe.errors import KvpipeError
@@ -22,6 +20,8 @@ def as_vllm_groups(result: Result) -> Note | None:
     plan, resolved = result.plan, result.prepared.resolved
     if plan.slots is None or plan.capacity is None:
         return None
+    from kvpipe.answers.trials import asked_of_a_copy  # layers that differ alone
+
     release, most = line_release(result.prepared), resolved.max_num_seqs
     asked = asked_of_a_copy(result.prepared)
     other = _of_vllm(result, release)
@@ -41,6 +41,8 @@ def as_vllm_groups(result: Result) -> Note | None:
 
 def _of_vllm(result: Result, release: str) -> Capacity | None:
     """The same flags, in the same bytes of each rank; None where vLLM refuses them."""
+    from kvpipe.answers.replan import replan
+
     resolved = result.prepared.resolved
     changes = {
         "engine": "vllm",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from kvpipe.answers.plan_hints import plan_hints
-from kvpipe.answers.trials import Trial, tried
 from kvpipe.cache.plan import Plan
 from kvpipe.notes import Hint, Note, Proposal
 from kvpipe.pipeline import Prepared
 from kvpipe.stages.profiling.base import MemoryProfile
+
+if TYPE_CHECKING:  # needed for hints alone
+    from kvpipe.answers.trials import Trial
 
 
 def stage_notes(prepared: Prepared, profile: MemoryProfile, plan: Plan) -> Iterator[Note]:
@@ -47,6 +50,8 @@ def told_change(prepared: Prepared, proposal: Proposal) -> str:
 
 def _helping(prepared: Prepared, hint: Hint) -> Iterator[Proposal]:
     """Of the proposals that change the same keys the first that helps."""
+    from kvpipe.answers.trials import tried
+
     done: set[frozenset[str]] = set()
     for proposal in hint.proposals:
         keys = frozenset(proposal.changes)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvpipe.errors import KvpipeError
-from kvpipe.models.config_file import has_config
 
 if TYPE_CHECKING:  # needed for logs alone
     from kvpipe.logs.engine_log import EngineLog
@@ -57,6 +56,8 @@ def with_log_settings(
 def usable(log: EngineLog) -> dict[str, Any]:
     """The log's settings; a draft model only where its folder is here, too, as logs are often read
     elsewhere: its layers are not known then."""
+    from kvpipe.models.config_file import has_config
+
     draft = log.settings.get("model.draft")
     is_known = draft is None or draft == "mtp" or has_config(draft)
     return {k: v for k, v in log.settings.items() if is_known or k != "model.draft"}

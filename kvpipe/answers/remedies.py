@@ -27,6 +27,7 @@ MOST_NAMED = 5  # ways out that a message names
 HIGHEST_SHARE = 97  # hundredths of a card that may be advised; more leaves no room for the rest
 MOST_RANKS = 16
 SURELY_RUNS = "the longest that surely runs"
+_SAMPLING = ("auto", "estimate")  # profilings that charge what sampling takes
 _CONVERTS_FP8 = (8, 0)  # compute capability: vLLM reads weights of 8 bits from there on
 
 
@@ -90,9 +91,8 @@ def ways_out(prepared: Prepared, goal: Goal = ANY) -> list[Advice]:
 def _ways_of(candidate: Candidate, prepared: Prepared, goal: Goal) -> list[Advice]:
     """What surely meets the goal; else what meets it by the middle of an estimate; of lengths
     both, since one that surely runs may be too short for any use."""
-    goals = [replace(goal, surely=True), goal]
     ways: list[Advice] = []
-    for each in goals:
+    for each in (replace(goal, surely=True), goal):
         way = candidate(prepared, each)
         if way is None or way.trial.profile.over_at_worst_bytes:
             continue
@@ -121,16 +121,23 @@ def longest(prepared: Prepared, changes: Mapping[str, Any], goal: Goal) -> Advic
     found = tried(prepared, {**changes, LENGTH: "auto"})
     if found is None:
         return None
-    length = found.plan.limits.max_model_len
+    length, beside = found.plan.limits.max_model_len, _beside_seqs(found.prepared)
 
     def at(tokens: int) -> Advice | None:
         words = SURELY_RUNS if goal.surely and tokens < length else "the longest that runs"
+        words += beside
         return advice(prepared, {**changes, LENGTH: tokens}, words, goal)
 
-    if (whole := at(length)) is not None:
+    if whole := at(length):
         return whole
     shorter = largest(1, length - 1, lambda tokens: at(tokens) is not None)
     return None if shorter is None else at(shorter)
+
+
+def _beside_seqs(prepared: Prepared) -> str:
+    """Of a length: sampling for fewer requests at once would leave room for more tokens."""
+    samples = prepared.config.plugins["profiling"].name in _SAMPLING
+    return f" with max_num_seqs={prepared.resolved.max_num_seqs}" if samples else ""
 
 
 def _longer(prepared: Prepared, goal: Goal) -> Advice | None:
@@ -148,7 +155,7 @@ def _longer(prepared: Prepared, goal: Goal) -> Advice | None:
 
 def _share(prepared: Prepared, goal: Goal) -> Advice | None:
     """The smallest hundredth of the card."""
-    is_estimate = prepared.config.plugins["profiling"].name in ("auto", "estimate", "utilization")
+    is_estimate = prepared.config.plugins["profiling"].name in (*_SAMPLING, "utilization")
     is_set = prepared.config.cache.kv_cache_memory_bytes is not None
     if is_set or prepared.resolved.device.type == "cpu":
         return None
@@ -235,12 +242,12 @@ def _batch(prepared: Prepared, goal: Goal) -> Advice | None:
 def _requests(prepared: Prepared, goal: Goal) -> Advice | None:
     """Where sampling for all requests at once takes the room: the largest halving that helps, or
     exactly as many as were asked for, which costs those who asked nothing."""
-    if prepared.config.plugins["profiling"].name not in ("auto", "estimate"):
+    if prepared.config.plugins["profiling"].name not in _SAMPLING:
         return None
     key, asked = "scheduler.max_num_seqs", asked_of_a_copy(prepared)
+    words = "fewer requests sampled at once"
+    words += f", all {asked:,} that were asked for" if asked > 1 else ""
     for seqs in _fewer(prepared.resolved.max_num_seqs, asked):
-        words = "fewer requests sampled at once"
-        words += f", all {asked:,} that were asked for" if asked > 1 else ""
         if found := advice(prepared, {key: seqs}, words, goal):
             return found
     return None

@@ -37,7 +37,8 @@ class Command(ABC):
     job leaves in its folder, its document first. columns: what the table of a sweep shows of
     each job, beside its status and its overrides; legend: the lines under the table that
     explain them. fields: of the answer, those that every sweep.csv has, whether or not a job
-    came so far. stays: it answers until it is stopped.
+    came so far. stays: it answers until it is stopped. leaves: a job that is no part of a sweep has
+    a folder, too; without, its answer is its text and nothing is written.
     """
 
     summary: ClassVar[str]
@@ -50,6 +51,7 @@ class Command(ABC):
     legend: ClassVar[tuple[str, ...]] = ()
     fields: ClassVar[tuple[str, ...]] = ()
     stays: ClassVar[bool] = False
+    leaves: ClassVar[bool] = True
     Options: ClassVar[type[BaseModel]] = CommandOptions
 
     def __init__(self, options: Any) -> None:

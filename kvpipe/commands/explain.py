@@ -1,6 +1,6 @@
 """`kvpipe explain WORD`: what a word of the reports means, and the setting that changes it.
 
-File: explanation.json.
+File: explanation.json, of a sweep's jobs: a word is asked for again sooner than its file is found.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Explain(Command):
     example = "kvpipe explain peak"
     files = ("explanation.json",)
     word: ClassVar[str] = "command.about"
+    leaves: ClassVar[bool] = False
     joins_words: ClassVar[bool] = True  # `null block` needs no quotes
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:

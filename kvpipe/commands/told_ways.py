@@ -19,7 +19,7 @@ _SELF_EVIDENT = {
 
 def told_way(way: Advice) -> str:
     """With what it brings about, where that does not follow from the setting itself."""
-    is_evident = set(way.changes) <= _SELF_EVIDENT and way.promise != SURELY_RUNS
+    is_evident = set(way.changes) <= _SELF_EVIDENT and not way.promise.startswith(SURELY_RUNS)
     is_plain = not way.promise or is_evident
     return words_of(way.changes) + ("" if is_plain else f" ({way.promise})")
 

@@ -59,7 +59,8 @@ def run_job(
         folder = make_folder()
         _write_pictures(folder, command.pictures_of_failure(prepared, error))
         return write_outcome(folder, failure(error))
-    if answer.exit_code == ConfigError.exit_code:  # wrong, as far as it could be answered
+    is_wrong = answer.exit_code == ConfigError.exit_code  # as far as it could be answered
+    if is_wrong or (job is None and not command.leaves):
         _tell(stream, partial(report.render, answer, job))
         return _outcome(answer)
     folder = make_folder()

@@ -41,6 +41,7 @@ from kvpipe.request.compose import as_yaml, compose_request, configuration, run_
 from kvpipe.request.confdir import CONFIG_NAME
 from kvpipe.request.hydra_private import callbacks_of, sweep_jobs
 from kvpipe.request.schema import shown
+from kvpipe.request.typed import Typed
 from kvpipe.text.clean import clean_lines
 from kvpipe.text.figures import count
 from kvpipe.text.strict_json import strict_json
@@ -61,15 +62,15 @@ class Sweep:
     here: bool
 
 
-def run_sweep(args: Namespace) -> int:
+def run_sweep(args: Namespace, typed: Typed) -> int:
     """The largest exit code of the jobs; 128 + the signal's number where one stopped the sweep.
-    ConfigError before any job runs when one cannot compose."""
+    ConfigError before any job runs when one cannot compose. typed: in whose words the table is."""
     with configuration(args.config_dir, args.config_path):
         shipped = args.config_path is None and args.config_name in (None, CONFIG_NAME)
         sweep = check_jobs(args.overrides, args.config_name or CONFIG_NAME, shipped)
         with sweep_folder(sweep.wanted, sweep.jobs) as folder:
             stopped = _launch(sweep, folder, args.config_name or CONFIG_NAME)
-            return max(stopped, finish(folder, sweep.jobs, sweep.command))
+            return max(stopped, finish(folder, sweep.jobs, sweep.command, typed))
 
 
 def check_jobs(overrides: Sequence[str], config_name: str, shipped: bool) -> Sweep:
@@ -237,7 +238,9 @@ class Progress(Callback):
             print(f"[{bar:<{width}}] {self.done}/{self.total} jobs", end=end, file=sys.stderr)
 
 
-def finish(folder: Path, jobs: Sequence[Sequence[str]], command: type[Command]) -> int:
+def finish(
+    folder: Path, jobs: Sequence[Sequence[str]], command: type[Command], typed: Typed
+) -> int:
     """Print the table (or one JSON line a job), write sweep.csv; the largest exit code."""
     from kvpipe.files.atomic import write_atomic
     from kvpipe.report.sweep_table import sweep_csv
@@ -248,7 +251,11 @@ def finish(folder: Path, jobs: Sequence[Sequence[str]], command: type[Command]) 
     for name, picture in drawn.items():
         write_atomic(folder / name, picture)
     with named("stdout"):
-        _print(folder, rows, jobs, command, ", ".join(["sweep.csv", *drawn]))
+        if any(asks_for_json(job) for job in jobs):
+            for row in rows:
+                sys.stdout.write(_json_line(folder, row, command))
+        else:
+            _print_table(folder, rows, command, ", ".join(["sweep.csv", *drawn]), typed)
     return max((_exit_code(row) for row in rows), default=0)
 
 
@@ -257,25 +264,21 @@ def _exit_code(row: Mapping[str, Any]) -> int:
     return 3 if row["exit_code"] is None else int(row["exit_code"])
 
 
-def _print(
+def _print_table(
     folder: Path,
     rows: Sequence[dict[str, Any]],
-    jobs: Sequence[Sequence[str]],
     command: type[Command],
     whole: str,
+    typed: Typed,
 ) -> None:
     """whole: the files of all jobs together."""
     from kvpipe.report.sweep_table import sweep_table
 
-    wants_json = any(asks_for_json(job) for job in jobs)
-    if wants_json:
-        for row in rows:
-            sys.stdout.write(_json_line(folder, row, command))
-    else:
-        left = ", ".join((*command.files, "result.json"))
-        sys.stdout.write(clean_lines(sweep_table(rows, command.columns, command.legend)))
-        print(f"  files: {folder}/")
-        print(f"    {whole}, and of each job <job>/{left}")
+    left = ", ".join((*command.files, "result.json"))
+    table = sweep_table(rows, command.columns, command.legend, said=typed.override)
+    sys.stdout.write(clean_lines(table))
+    print(f"  files: {folder}/")
+    print(f"    {whole}, and of each job <job>/{left}")
 
 
 def _json_line(folder: Path, row: dict[str, Any], command: type[Command]) -> str:

@@ -4,98 +4,95 @@ limits it, where the card's memory goes, what to change, what to paste. `report=
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 
 from kvpipe.answers.cache_range import poorest
 from kvpipe.cache.load import by_both
-from kvpipe.cache.plan import Capacity, Plan
+from kvpipe.cache.plan import Capacity
 from kvpipe.notes import Note
+from kvpipe.report.card_bar import bar, legend, legend_in_brief
 from kvpipe.report.derived_notes import all_notes
+from kvpipe.report.on_screen import Blocks, lines_of, on_screen
 from kvpipe.report.run_input import ReportInput
-from kvpipe.report.verdict import verdict_of
-from kvpipe.stages.profiling.base import RankMemory
+from kvpipe.report.verdict import Verdict, verdict_of
 from kvpipe.text.figures import count, size
-from kvpipe.text.lines import Line, cut, shell_lines, whole_words
+from kvpipe.text.lines import Line, shell_lines, whole_words
 
 MOST_LINES = 16  # with the folder and the verdict once more, which the report adds
 _FOLDER = 1
 _LABEL = 9  # columns
 _BAR_WIDTH = 60
-_MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
-# What goes when the screen is too small, the least needed first: cut to one line, left out, or
-# said in fewer words.
-_GIVEN_UP = (
-    ("brief", "legend"),
-    ("drop", "proof"),
-    ("join", "model"),
-    ("drop", "legend"),  # and the card, which it explains
-    ("drop", "notes"),
-    ("unlabel", "serve"),  # the command says itself what it is
-    ("cut", "change"),
-    ("cut", "warning"),
-    ("cut", "limit"),
-    ("cut", "users"),
-    ("cut", "plan"),
-)
 
 
 def first_screen(report: ReportInput, width: int) -> list[Line]:
-    """Lines of at most `width` columns."""
-    head, plan, verdict = report.headline, report.plan, verdict_of(report)
-    blocks = {
-        "verdict": [Line(part, verdict.style) for part in whole_words(verdict.short, width)],
-    }
+    """Lines of at most `width` columns. A warning for which there is no room goes whole to the
+    other notes."""
+    verdict = verdict_of(report)
+    blocks, steps = _blocks(report, verdict, width), list(_shorter(report, verdict, width))
+    room = MOST_LINES - _FOLDER - len(blocks["verdict"])
+    shown = on_screen(blocks, steps, room)
+    if lines_of(shown) > room and "warning" in blocks:
+        unsaid = _more(_number_of_notes(all_notes(report)))
+        blocks = blocks | {"warning": [unsaid], "change": [], "notes": []}
+        shown = on_screen(blocks, steps, room)
+    return [line for block in shown.values() for line in block]
+
+
+def _blocks(report: ReportInput, verdict: Verdict, width: int) -> dict[str, list[Line]]:
+    """All that there is to say, in order."""
+    head, capacity = report.headline, report.plan.capacity
+    blocks = {"verdict": [Line(part, verdict.style) for part in whole_words(verdict.short, width)]}
     blocks["plan"] = _labelled("plan", verdict.figures, width)
     blocks["model"] = _labelled("model", f"{head.model}, engine {head.engine}", width)
-    if plan.capacity is not None:
-        blocks["users"] = _labelled("users", _users(report, plan.capacity), width)
-        blocks["limit"] = _labelled("limit", _limit(report, plan.capacity), width)
-        blocks |= _card(report.profile.ranks[0], plan, width)
+    if capacity is not None:
+        blocks["users"] = _labelled("users", _users(report, capacity), width)
+        blocks["limit"] = _labelled("limit", _limit(report, capacity), width)
+        card = report.profile.ranks[0], report.plan
+        drawn = bar(*card, min(_BAR_WIDTH, width - _LABEL - 2))
+        blocks["card"] = [Line(f"{'card':<{_LABEL}}[{drawn}]")]
+        blocks["legend"] = _labelled("", legend(*card), width)
     blocks |= _notes(all_notes(report), width)
     if not report.verify.reason:
-        proof = report.verify
-        words = (
-            f"{count(proof.layers, 'layer')} written and read back: {proof.mismatches:,} mismatches"
-        )
-        blocks["proof"] = _labelled("proof", proof.summary or words, width, most=1)
+        blocks["proof"] = _labelled("proof", _proof(report), width)
     if report.no_serve:
-        blocks["serve"] = _labelled("serve", f"none: {report.no_serve}", width, most=2)
+        blocks["serve"] = _labelled("serve", f"none: {report.no_serve}", width)
     if report.serve:
-        blocks["serve"] = [Line("serve"), *shell_lines(report.serve, width - 2, indent="  ")]
-    name, _, _ = head.model.partition(" (")  # its types
-    shorter = {
-        "join": _labelled("plan", f"{name}: {verdict.figures}", width),  # and the model
-        "brief": _labelled("", _legend(report.profile.ranks[0], plan), width),
-    }
-    return _fitted(blocks, width, shorter)
+        blocks["serve"] = [Line("serve"), *_serve(report, width)]
+    return blocks
 
 
-def _fitted(
-    blocks: dict[str, list[Line]], width: int, shorter: Mapping[str, list[Line]]
-) -> list[Line]:
-    """All blocks, the less needed shorter, or cut, so that they fill no more than the screen.
-    shorter: how -> what stands there instead."""
+def _shorter(report: ReportInput, verdict: Verdict, width: int) -> Iterator[Blocks]:
+    """What goes when the screen is too small, the least needed first."""
+    name, _, _ = report.headline.model.partition(" (")  # its types
+    capacity = report.plan.capacity
+    if capacity is not None:
+        yield {
+            "legend": _labelled("", legend_in_brief(report.profile.ranks[0], report.plan), width)
+        }
+    yield {"proof": []}
+    yield {"plan": _labelled("plan", f"{name}: {verdict.figures}", width), "model": []}
+    yield {"card": [], "legend": []}
+    yield {"notes": []}
+    if report.serve:  # the command says itself what it is
+        yield {"serve": _serve(report, width)}
+    if capacity is None:
+        return
+    users, limit = _users_in_brief(report, capacity), _limit_in_brief(report, capacity)
+    yield {"users": _labelled("users", users, width)}
+    yield {"limit": _labelled("limit", limit, width)}
+    yield {"users": _labelled("users", f"{users}, by {limit}", width), "limit": []}
+    if report.serve:  # which names the model, too
+        yield {"plan": _labelled("plan", verdict.figures, width)}
 
-    def length() -> int:
-        return sum(map(len, blocks.values())) + len(blocks["verdict"]) + _FOLDER
 
-    for how, name in _GIVEN_UP:
-        if length() <= MOST_LINES:
-            break
-        if how == "join":
-            blocks["plan"] = shorter[how]
-        if how == "brief" and len(blocks.get(name, ())) > len(shorter[how]):
-            blocks[name] = shorter[how]
-        if how == "unlabel":
-            blocks[name] = blocks.get(name, [])[1:]
-        elif how in ("drop", "join"):
-            blocks.pop(name, None)
-            if name == "legend":
-                blocks.pop("card", None)
-        elif how == "cut" and len(blocks.get(name, ())) > 1:
-            first = blocks[name][0]
-            blocks[name] = [Line(cut(first.text, width), first.style)]
-    return [line for block in blocks.values() for line in block]
+def _serve(report: ReportInput, width: int) -> list[Line]:
+    return list(shell_lines(report.serve, width - 2, indent="  "))
+
+
+def _proof(report: ReportInput) -> str:
+    proof = report.verify
+    wrong = f"{proof.mismatches:,} mismatches"
+    return proof.summary or f"{count(proof.layers, 'layer')} written and read back: {wrong}"
 
 
 def _users(report: ReportInput, capacity: Capacity) -> str:
@@ -105,10 +102,7 @@ def _users(report: ReportInput, capacity: Capacity) -> str:
         capacity.requests_at_peak,
         capacity.requests_steady,
     )
-    most = min(running, report.max_num_seqs or running)
-    words = f"{report.copies * most:,} of {count(capacity.request_len, 'token')} each"
-    if report.copies > 1:
-        words += f" on {report.copies:,} copies, {most:,} a copy"
+    words = _users_in_brief(report, capacity)
     if both := by_both(running, report.max_num_seqs):
         words += f": {both}"
     if peak == steady:
@@ -116,10 +110,17 @@ def _users(report: ReportInput, capacity: Capacity) -> str:
     return f"{words}, one reading its prompt (peak {peak:,}, steady {steady:,})"
 
 
+def _users_in_brief(report: ReportInput, capacity: Capacity) -> str:
+    most = min(capacity.requests_running, report.max_num_seqs or capacity.requests_running)
+    words = f"{report.copies * most:,} of {count(capacity.request_len, 'token')} each"
+    if report.copies > 1:
+        words += f" on {report.copies:,} copies, {most:,} a copy"
+    return words
+
+
 def _limit(report: ReportInput, capacity: Capacity) -> str:
-    seqs = report.max_num_seqs
-    if seqs is not None and capacity.requests_running > seqs:
-        return f"scheduler.max_num_seqs={seqs}; memory would hold more"
+    if _scheduler_limits(report, capacity):
+        return f"scheduler.max_num_seqs={report.max_num_seqs}; memory would hold more"
     cache = poorest(report.profile)
     words = f"memory: {size(cache.num_bytes)} for the cache, {cache.how}"
     if cache.low_bytes is not None and cache.high_bytes is not None:
@@ -130,40 +131,13 @@ def _limit(report: ReportInput, capacity: Capacity) -> str:
     return words
 
 
-def _card(rank: RankMemory, plan: Plan, width: int) -> dict[str, list[Line]]:
-    """The device's memory to scale, in characters, and what each stands for."""
-    total, parts = rank.total.num_bytes, _parts(rank, plan)
-    cells = _cells([num for _, num in parts], min(_BAR_WIDTH, width - _LABEL - 2))
-    bar = "".join(_mark(name) * n for (name, _), n in zip(parts, cells, strict=True))
-    named = [f"{_mark(name)} {name} {size(num)}" for name, num in parts]
-    legend = _labelled("", f"{', '.join(named)} of {size(total)}", width)
-    return {"card": [Line(f"{'card':<{_LABEL}}[{bar}]")], "legend": legend}
+def _limit_in_brief(report: ReportInput, capacity: Capacity) -> str:
+    return "max_num_seqs" if _scheduler_limits(report, capacity) else "memory"
 
 
-def _parts(rank: RankMemory, plan: Plan) -> list[tuple[str, int]]:
-    """What the card holds, in bytes, in the order in which it is charged."""
-    total, pool = rank.total.num_bytes, plan.ranks[0].config.size_bytes
-    parts = [(item.name, item.num_bytes) for item in rank.charged if item.num_bytes]
-    parts.append(("KV cache", pool))
-    return [*parts, ("free", max(0, total - sum(num for _, num in parts)))]
-
-
-def _mark(name: str) -> str:
-    return _MARKS.get(name, name[0].upper())
-
-
-def _legend(rank: RankMemory, plan: Plan) -> str:
-    """What each mark stands for, without its bytes."""
-    return " ".join(f"{_mark(name)}={name}" for name, _ in _parts(rank, plan))
-
-
-def _cells(parts: list[int], columns: int) -> list[int]:
-    """Columns in proportion, by the ends of the running sum, so that they add up to all of them."""
-    total, ends, at = max(1, sum(parts)), [], 0
-    for part in parts:
-        at += part
-        ends.append(round(columns * at / total))
-    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+def _scheduler_limits(report: ReportInput, capacity: Capacity) -> bool:
+    seqs = report.max_num_seqs
+    return seqs is not None and capacity.requests_running > seqs
 
 
 def _notes(notes: tuple[Note, ...], width: int) -> dict[str, list[Line]]:
@@ -174,14 +148,22 @@ def _notes(notes: tuple[Note, ...], width: int) -> dict[str, list[Line]]:
         blocks["warning"] = _labelled("warning", warning.text, width, "warning")
         blocks["change"] = _labelled("change", warning.knob, width, "warning")
     if more := len(notes) - (warning is not None):
-        blocks["notes"] = [Line(f"{'':<{_LABEL}}{count(more, 'more note')}: report=full", "faint")]
+        blocks["notes"] = [_more(count(more, "more note"))]
     return blocks
 
 
-def _labelled(label: str, text: str, width: int, style: str = "", most: int = 9) -> list[Line]:
-    """A label and its text beside it, in at most so many lines; what is cut off says so."""
+def _number_of_notes(notes: Sequence[Note]) -> str:
+    """`2 warnings, 1 note`, all unsaid."""
+    warnings = sum(note.is_warning for note in notes)
+    others = len(notes) - warnings
+    return count(warnings, "warning") + (f", {count(others, 'note')}" if others else "")
+
+
+def _more(what: str) -> Line:
+    return Line(f"{'':<{_LABEL}}{what}: report=full", "faint")
+
+
+def _labelled(label: str, text: str, width: int, style: str = "") -> list[Line]:
+    """A label and its text beside it."""
     parts = enumerate(whole_words(text, width - _LABEL))
-    lines = [f"{label if not n else '':<{_LABEL}}{part}" for n, part in parts]
-    if len(lines) > most:
-        lines = [*lines[: most - 1], cut(lines[most - 1], width)]
-    return [Line(line, style) for line in lines]
+    return [Line(f"{label if not n else '':<{_LABEL}}{part}", style) for n, part in parts]

@@ -24,6 +24,7 @@ def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
         headers=headers,
         align=align,
         rows=rows,
+        spare=_SPARE,
         paragraphs=[
             Line(_means(answer, headers), "faint"),
             *low_end(answer, wanted),
@@ -36,7 +37,8 @@ def sections(answer: FleetAnswer, wanted: Wanted, model: str) -> list[Section]:
     return [table, to_start(found[0], found[0].replica)]
 
 
-_COLUMNS = ("cards", "of", "as", "users each", "headroom", "cost/h", "token >=", "limit", "verdict")
+_COLUMNS = ("cards", "of", "as", "users", "headroom", "cost/h", "token >=", "limit", "verdict")
+_SPARE = ("headroom", "limit")  # users say the one; find.json has both
 _ALIGNED = dict(zip(_COLUMNS, "rllrrrrll", strict=True))
 
 
@@ -61,9 +63,7 @@ def _means(answer: FleetAnswer, headers: Sequence[str]) -> str:
     words = f"{count(tried, 'candidate')}, {found:,} {verb} the load"
     if not found:
         return f"{words}; each was planned"
-    words += (
-        "; each replica was planned. users each: of one replica, one of them reading its prompt"
-    )
+    words += "; each replica was planned. users: of one replica, one of them reading its prompt"
     if "limit" not in headers:
         words += ". limit of all: memory"
     if "cost/h" in headers:
@@ -80,7 +80,7 @@ def _row(fleet: Fleet, wanted: Wanted) -> dict[str, str]:
         "cards": f"{fleet.cards:,}",
         "of": replica.shape.device,
         "as": shape_of(fleet.replicas, replica.shape),
-        "users each": f"{replica.users:,}",
+        "users": f"{replica.users:,}",
         "headroom": f"{100 * fleet.headroom:.0f}%",
         "cost/h": "-" if fleet.cost is None else f"{fleet.cost:,.2f}",
         "token >=": "-" if token is None else f"{1000 * token:,.1f} ms",
@@ -99,10 +99,14 @@ class Started(Protocol):
 def to_start(first: Counted, one: Started) -> Section:
     """one: of the replicas."""
     lines: list[Line | Command] = [
-        Line(f"  on each of {count(first.replicas, 'replica')}:", "faint"),
+        Line(f"  {_on_each(first.replicas)}:", "faint"),
         Command(one.command, "  ") if one.command else Line(f"  no line: {one.no_command}"),
     ]
     return Section(title="The first of them, to start", verbatim=lines)
+
+
+def _on_each(replicas: int) -> str:
+    return f"on each of {replicas:,} replicas" if replicas > 1 else "on its one replica"
 
 
 def low_end(answer: FleetAnswer, wanted: Wanted) -> list[Line]:

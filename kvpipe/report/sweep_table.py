@@ -36,8 +36,10 @@ def sweep_table(
     columns: Sequence[Column],
     legend: Sequence[str] = (),
     width: int | None = None,
+    said: Callable[[str], str] = str,
 ) -> str:
-    """All jobs as one plain table, then each error in full. width None: the terminal's."""
+    """All jobs as one plain table, then each error in full. width None: the terminal's. said: an
+    override -> the words that a person used for it."""
     failed = [row for row in rows if row.get("error")]
     common = said_apart(rows)
     section = Section(
@@ -49,12 +51,12 @@ def sweep_table(
                 str(row["job"]),
                 str(row.get("status", "")),
                 *(column.text(row) for column in columns),
-                " ".join(w for w in str(row.get("overrides", "")).split() if w not in common),
+                " ".join(said(w) for w in str(row.get("overrides", "")).split() if w not in common),
             )
             for row in rows
         ],
         paragraphs=[
-            *([Line(f"all with {' '.join(common)}")] if common else []),
+            *([Line(f"all with {' '.join(map(said, common))}")] if common else []),
             *(Line(text) for text in legend),
         ],
     )

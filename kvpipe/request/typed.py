@@ -6,7 +6,6 @@ words were used, or none, it is told those: `parallel.tensor_parallel_size=16`.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -36,6 +35,11 @@ class Typed:
         written += [self._written(k, value) for k, value in changes.items() if k not in done]
         return " ".join(written)
 
+    def override(self, composed: str) -> str:
+        """`scheduler.max_model_len=8k` by the word that said it, as one word: `--context=8k`."""
+        key, _, value = composed.partition("=")
+        return f"{self.said.get(key, key)}={value}"
+
     def _counts(self, changes: Mapping[str, Any]) -> bool:
         """Whether the ranks are changed by saying how many cards there are."""
         if self.is_counted:
@@ -44,7 +48,11 @@ class Typed:
 
     def _written(self, key: str, value: Any) -> str:
         word, shown = self.said.get(key, key), "null" if value is None else f"{value}"
-        return f"{word} {shlex.quote(shown)}" if word.startswith("--") else f"{word}={shown}"
+        if not word.startswith("--"):
+            return f"{word}={shown}"
+        from shlex import quote
+
+        return f"{word} {quote(shown)}"
 
 
 PLAIN = Typed()

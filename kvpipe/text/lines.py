@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 GAP = "  "
 INDENT = "  "
@@ -36,14 +36,15 @@ class Command:
 class Section:
     """A title, an optional table, then paragraphs. align: "l" or "r" a column; the last column,
     when "l", is wrapped to the width that is left, or stands below its row where a word of it is
-    longer than that. A table that is still too wide is told row by row, each figure with its
-    header."""
+    longer than that. Of a table that is still too wide, the columns named in `spare` go, in their
+    order, one by one; one that is wider even so is told row by row, each figure with its header."""
 
     title: str
     headers: Sequence[str] = ()
     align: str = ""
     rows: Sequence[Sequence[str]] = ()
     paragraphs: Sequence[Line] = ()
+    spare: Sequence[str] = ()
     verbatim: Sequence[Line | Command] = ()  # no words are wrapped: to be copied
 
 
@@ -73,14 +74,6 @@ def wrap(text: str, width: int, style: str = "", indent: str = INDENT) -> list[L
         break_on_hyphens=False,
     )
     return [Line(line, style) for line in wrapped]
-
-
-def cut(text: str, width: int) -> str:
-    """As many whole words of a longer text as fit before " ..."."""
-    words, end = text, " ..."
-    while len(words) + len(end) > width and " " in words.strip():
-        words = words.rpartition(" ")[0].rstrip()
-    return words + end
 
 
 def lay_out(sections: Sequence[Section], width: int) -> Iterator[Line]:
@@ -115,16 +108,34 @@ def _table(section: Section, width: int) -> Iterator[Line]:
     table = [section.headers, *section.rows] if section.headers else list(section.rows)
     if not table:
         return
-    widths = [max(len(row[i]) for row in table) for i in range(len(section.align))]
-    if section.align[-1] == "l":
-        taken = len(INDENT) + sum(w + len(GAP) for w in widths[:-1])
-        widths[-1] = min(widths[-1], max(12, width - taken))
+    widths = _widths(table, section.align, width)
     if section.headers and len(INDENT) + sum(widths) + len(GAP) * (len(widths) - 1) > width:
-        yield from _told(section, width)
+        yield from _table(_narrower(section), width) if section.spare else _told(section, width)
         return
     for number, row in enumerate(table):
         style = "faint" if section.headers and number == 0 else ""
         yield from (Line(text, style) for text in _row(row, widths, section.align, width))
+
+
+def _widths(table: Sequence[Sequence[str]], align: str, width: int) -> list[int]:
+    widths = [max(len(row[i]) for row in table) for i in range(len(align))]
+    if align[-1] == "l":
+        taken = len(INDENT) + sum(w + len(GAP) for w in widths[:-1])
+        widths[-1] = min(widths[-1], max(12, width - taken))
+    return widths
+
+
+def _narrower(section: Section) -> Section:
+    """Without the first of its columns that can be spared."""
+    first, *spare = section.spare
+    kept = [n for n, header in enumerate(section.headers) if header != first]
+    return replace(
+        section,
+        headers=[section.headers[n] for n in kept],
+        align="".join(section.align[n] for n in kept),
+        rows=[[row[n] for n in kept] for row in section.rows],
+        spare=spare,
+    )
 
 
 def _told(section: Section, width: int) -> Iterator[Line]:

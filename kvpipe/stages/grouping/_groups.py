@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from kvpipe.cache.plan import KVCacheGroupSpec, Padding, SlotFacts
 from kvpipe.engines.base import EngineRules
 from kvpipe.specs.base import KVCacheSpec
-from kvpipe.stages.grouping._equal_groups import equal_groups
 from kvpipe.stages.grouping._merging import Layers, distinct, one_group, same_type
-from kvpipe.stages.grouping._packing import packed_groups
 from kvpipe.stages.grouping._problems import HYBRID, refuse, some
-from kvpipe.stages.grouping._promotion import promoted
-from kvpipe.stages.grouping._unifying import page_sizes, unified, unpaddable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +35,14 @@ def group_layers(
         return _single(layers, spec)
     if disable_hybrid:
         return _without_hybrid(layers, rules)
+    return _of_several_kinds(layers, rules, kv_cache_layout)
+
+
+def _of_several_kinds(layers: Layers, rules: EngineRules, kv_cache_layout: str) -> Grouping:
+    from kvpipe.stages.grouping._equal_groups import equal_groups  # layers that differ alone
+    from kvpipe.stages.grouping._packing import packed_groups
+    from kvpipe.stages.grouping._unifying import page_sizes, unified, unpaddable
+
     if rules.packed_groups and kv_cache_layout[0] == "B" and len(page_sizes(layers)) > 1:
         return Grouping(groups=packed_groups(layers, rules))
     if unpaddable(layers, rules) and (single := _promoted_instead(layers, rules)):
@@ -99,6 +103,8 @@ def _check_compressed(layers: Layers, rules: EngineRules) -> None:
 
 def _without_hybrid(layers: Layers, rules: EngineRules) -> Grouping:
     """Hybrid manager off: one group or nothing."""
+    from kvpipe.stages.grouping._promotion import promoted  # layers that differ alone
+
     turned = promoted(layers, rules)
     if spec := one_group(turned, rules):
         return _single(turned, spec)
@@ -114,6 +120,8 @@ def _without_hybrid(layers: Layers, rules: EngineRules) -> Grouping:
 def _promoted_instead(layers: Layers, rules: EngineRules) -> Grouping | None:
     """Where a page can be neither divided nor padded, plain windows are promoted: they then join
     the full layers' table, and no page needs to be unified. None where others free tokens, too."""
+    from kvpipe.stages.grouping._promotion import promoted
+
     bounded = [spec for spec in distinct(layers.values()) if spec.frees_tokens]
     if not bounded or not all(spec.is_plain_window for spec in bounded):
         return None

@@ -9,7 +9,6 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.stages.grouping._groups import Grouping, group_layers
 from kvpipe.stages.grouping._merging import Layers
 from kvpipe.stages.grouping.base import GroupingRequest
-from kvpipe.stages.grouping.slots.kernels import are_read_whole
 from kvpipe.stages.grouping.union import union
 
 
@@ -27,8 +26,11 @@ def grouped(request: GroupingRequest, layers: Sequence[Layers], rules: EngineRul
         return own
     if len(own.groups) < 2:
         frees = any(group.spec.frees_tokens for group in own.groups)
-        can = frees and are_read_whole(own.groups, request.kernel_sizes)
-        return replace(own, in_slots=True) if request.scratch and can else own
+        if not (frees and request.scratch):
+            return own
+        from kvpipe.stages.grouping.slots.kernels import are_read_whole
+
+        return replace(own, in_slots=are_read_whole(own.groups, request.kernel_sizes))
     from kvpipe.stages.grouping._equal_slots import in_equal_slots  # layers that differ alone
 
     return in_equal_slots(request, layers, rules, own)

@@ -22,7 +22,6 @@ from kvpipe.engines.vllm_0_17 import PLUGIN as VLLM_0_17
 from kvpipe.engines.vllm_0_33 import PLUGIN as VLLM_0_33
 from kvpipe.errors import ConfigError
 from kvpipe.specs.base import CacheLayer, RequestLimits
-from kvpipe.stages.grouping._arguments import Arguments, listed
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.hybrid import make_plan
 from kvpipe.stages.grouping.slots.options import SlotOptions
@@ -62,6 +61,8 @@ def plan(
     Raises ConfigError (with all that is wrong with the request) and DoesNotFit (too little memory,
     with the longest length that fits).
     """
+    from kvpipe.stages.grouping._arguments import Arguments, listed  # of callers of plan() alone
+
     ranks = _ranks(layers)
     figures = listed(memory)
     given = tuple(map(parse_size, (memory,) * len(ranks) if figures is None else figures))
@@ -100,6 +101,8 @@ def _ranks(
     layers: Iterable[CacheLayer] | Iterable[Iterable[CacheLayer]],
 ) -> tuple[tuple[CacheLayer, ...], ...]:
     """One tuple of layers a rank; a flat list is one rank. What is neither is told by Arguments."""
+    from kvpipe.stages.grouping._arguments import listed
+
     given = listed(layers)
     if given is None:
         return ((cast("CacheLayer", layers),),)

@@ -14,7 +14,6 @@ from kvpipe.stages.profiling.base import (
     ProfilingRequest,
     same_on_every_rank,
 )
-from kvpipe.stages.profiling.fixed import by_hand
 from kvpipe.text.figures import size as bytes_of
 
 SET_BY_HAND = "fixed"
@@ -54,6 +53,8 @@ def _profile(
     is_accelerator = request.device.type != "cpu"  # on a CPU, allocation itself refuses
     if is_accelerator and asked > request.device.total_bytes and not may_exceed_device:
         raise _too_large(asked, request)
+    from kvpipe.stages.profiling.fixed import by_hand
+
     profile = same_on_every_rank(SET_BY_HAND, request, by_hand(request))
     beside = getattr(plugin, "beside_set_by_hand", None)
     return beside(profile, request) if beside else profile
