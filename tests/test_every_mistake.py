@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
+from kvpipe.errors import ConfigError
 from kvpipe.front.main import run
 from kvpipe.request.nicknames import option_named
+from kvpipe.specs.base import RequestLimits
+from kvpipe.stages.grouping.planning import plan
 
+CONFIG = json.dumps(
+    {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+        "intermediate_size": 11008,
+    }
+)
 SETS = " (it sets scheduler.max_model_len)"
 
 
@@ -103,3 +118,53 @@ def test_names_that_are_told_to_be_said_are_taken(capsys) -> None:
     names = capsys.readouterr().err.partition("say one of ")[2].split(", ")
     assert len(names) > 3
     assert all(option_named("model", name.strip(), may_begin=True) for name in names)
+
+
+def test_ranks_that_split_no_heads_are_told_of_a_pipeline(capsys) -> None:
+    assert run(["llama", "--on", "3xh100"]) == 2
+    told = capsys.readouterr().err
+    assert "parallel.pipeline_parallel_size=3 with parallel.tensor_parallel_size=1" in told
+    assert run(["llama", "--on", "3xh100", "pp=3", "report=none"]) == 0
+
+
+def test_the_release_that_was_not_read_is_told_on_the_first_screen(capsys) -> None:
+    words = ["llama", "--on", "h100", "--context", "8k", "engine=vllm", "engine.version=0.99.0"]
+    assert run(words) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "vllm 0.99.0, newer than any that was read: it is planned as 0.33.0" in told
+
+
+@pytest.mark.parametrize("name", ["x\ny", "a\u202eb"])
+def test_a_folder_whose_name_no_line_shows_has_no_line(name: str, tmp_path, capsys) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "config.json").write_text(CONFIG)
+    assert run([str(tmp_path / name), "--on", "h100"]) == 0
+    out = capsys.readouterr().out
+    assert "vllm serve" not in out and "none: the folder's name has characters" in out
+
+
+def test_a_file_that_fails_when_it_is_read_is_a_wrong_request(capsys) -> None:
+    if not Path("/proc/self/mem").exists():
+        pytest.skip("a file that cannot be read from its start")
+    assert run(["doctor", "/proc/self/mem"]) == 2
+    assert "got '/proc/self/mem' (Input/output error)" in capsys.readouterr().err
+
+
+def test_a_folder_of_hydras_is_told_as_it_was_typed(capsys) -> None:
+    assert run(["llama", "hydra.run.dir=[a]"]) == 2
+    assert "hydra.run.dir: expected a folder, got '[a]'" in capsys.readouterr().err
+
+
+def test_an_unknown_type_is_one_mistake_however_little_its_file_says(tmp_path, capsys) -> None:
+    (tmp_path / "config.json").write_text(CONFIG.replace('"llama"', '"zork"'))
+    assert run([str(tmp_path), "--on", "h100"]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert "got 'zork'" in err and "by its keys alone it cannot be read, for want of" in err
+
+
+def test_a_plan_of_no_ranks_is_a_wrong_request() -> None:
+    limits = RequestLimits(max_model_len=64, max_num_batched_tokens=64)
+    with pytest.raises(ConfigError, match="layers: expected CacheLayers"):
+        plan([], limits, 2**30)
+    assert plan([[]], limits, 2**30).capacity is None  # a rank that keeps no cache

@@ -46,7 +46,8 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
         "verdict": [Line(part, verdict.style) for part in whole_words(verdict.short, width)],
     }
     blocks["plan"] = _labelled("plan", verdict.figures, width)
-    blocks["model"] = _labelled("model", f"{head.model}, engine {head.engine}", width)
+    engine = f"engine {head.engine}" + (f", {report.unread}" if report.unread else "")
+    blocks["model"] = _labelled("model", f"{head.model}, {engine}", width)
     if plan.capacity is not None:
         blocks["users"] = _labelled("users", _users(report, plan.capacity), width)
         blocks["limit"] = _labelled("limit", _limit(report, plan.capacity), width)
@@ -64,7 +65,10 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
         blocks["serve"] = [Line("serve"), *shell_lines(report.serve, width - 2, indent="  ")]
     name, _, _ = head.model.partition(" (")  # its types
     shorter = {
-        "join": _labelled("plan", f"{name}: {verdict.figures}", width),  # and the model
+        # And the model; of an engine, what its figures rest on.
+        "join": _labelled(
+            "plan", f"{name}{f', {engine}' if report.unread else ''}: {verdict.figures}", width
+        ),
         "brief": _labelled("", _legend(report.profile.ranks[0], plan), width),
     }
     return _fitted(blocks, width, shorter)
