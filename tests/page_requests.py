@@ -15,8 +15,9 @@ from kvpipe.answers.served import held_at_high_end, refused
 from kvpipe.cache.plan import Plan
 from kvpipe.commands.base import Command
 from kvpipe.errors import DoesNotFit, KvpipeError
+from kvpipe.front.flags import flags_to_words
 from kvpipe.front.prepared import prepared_request
-from kvpipe.front.words import flags_to_words, words_to_overrides
+from kvpipe.front.words import words_to_overrides
 from kvpipe.page.planner import planned_report
 from kvpipe.pipeline import Prepared, make_backend, plan_with, profile_ranks
 from kvpipe.report.accounts import CAUSES, replicas_of, split_bytes

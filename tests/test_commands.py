@@ -13,9 +13,10 @@ import pytest
 
 from kvpipe.errors import ConfigError
 from kvpipe.front.completion import command_words
+from kvpipe.front.flags import flags_to_words
 from kvpipe.front.help import EXAMPLES
 from kvpipe.front.main import run
-from kvpipe.front.words import flags_to_words, words_to_overrides
+from kvpipe.front.words import words_to_overrides
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.confdir import CONF_DIR
 

@@ -18,9 +18,10 @@ from kvpipe.engines.pasted_line import changed_line, in_flags, words_of
 from kvpipe.engines.serve import read_serve_line
 from kvpipe.engines.serve_flags import refused_flag
 from kvpipe.errors import ConfigError, KvpipeError
+from kvpipe.front.flags import flags_to_words
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
-from kvpipe.front.words import flags_to_words, words_to_overrides
+from kvpipe.front.words import words_to_overrides
 from kvpipe.pipeline import execute
 from kvpipe.report.base import Answer
 

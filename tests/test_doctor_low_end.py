@@ -10,7 +10,8 @@ from test_doctor import doctor, pasted, prepared_case, text_of
 from kvpipe.commands.base import Command
 from kvpipe.engines.pasted import read_pasted
 from kvpipe.errors import DoesNotFit
-from kvpipe.front.words import flags_to_words, words_to_overrides
+from kvpipe.front.flags import flags_to_words
+from kvpipe.front.words import words_to_overrides
 
 LINE = "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 2 --max-model-len 32768"
 CARD = "device=h100_80gb"

@@ -362,7 +362,7 @@ def test_a_rank_that_is_too_small_is_named() -> None:
 
 
 def test_no_layers_make_an_empty_plan() -> None:
-    result = plan([], LIMITS, 0)
+    result = plan([[]], LIMITS, 0)
     assert (result.num_blocks, result.groups, result.capacity) == (1, (), None)
 
 

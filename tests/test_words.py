@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kvpipe.errors import ConfigError
+from kvpipe.front.flags import flags_to_words
 from kvpipe.front.main import run
 from kvpipe.front.prepared import prepared_request
-from kvpipe.front.words import FLAGS, flags_to_words, words_to_overrides
+from kvpipe.front.short_keys import FLAGS
+from kvpipe.front.words import words_to_overrides
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.nicknames import hub_name_is_shipped, near_names, option_named
 from kvpipe.text.quantities import parse_length, parse_size
@@ -133,7 +135,9 @@ def test_a_model_is_found_as_people_shorten_its_name(said: str, preset: str) -> 
 
 @pytest.mark.parametrize("said", ["qwen", "kimi", "llama3", "gpt-oss", "phi-3"])
 def test_the_first_words_of_several_models_are_told_with_all_of_them(said: str) -> None:
-    with pytest.raises(ConfigError, match=f"a name that is one, got '{said}'; valid: .*, "):
+    with pytest.raises(
+        ConfigError, match=f"a whole name, got '{said}', with which .*; say one of .*, "
+    ):
         option_named("model", said, may_begin=True)
 
 

@@ -31,6 +31,7 @@ from kvpipe.pipeline import Prepared, prepare
 from kvpipe.request.changed import changed
 from kvpipe.request.confdir import shipped_cards, shipped_option
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, option_named
+from kvpipe.request.schema import shown
 from kvpipe.text.quantities import parse_size
 
 HEAD = 2**17  # bytes of the file in which a command line is looked for
@@ -123,8 +124,11 @@ def _of_the_file() -> Iterator[None]:
 
 def _head(path: str) -> str:
     stream, _ = open_log(path)
-    with stream:
-        start = stream.read(HEAD)
+    try:
+        with stream:
+            start = stream.read(HEAD)
+    except OSError as error:
+        raise no_log(f"{shown(path)} ({error.strerror})") from error
     return start.decode(encoding_of(start), errors="replace")
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvpipe.answers.served_name import served_name
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.arguments import Arguments, refused_arguments
 from kvpipe.engines.base import Engine
 from kvpipe.engines.serve import has_flag
 from kvpipe.engines.versions import NEWEST, parse_version, written
+from kvpipe.errors import printable
 from kvpipe.pipeline import Prepared
 from kvpipe.request.config import RunConfig
 from kvpipe.stages.validation.base import ResolvedRun
@@ -32,6 +34,8 @@ def why_none(prepared: Prepared, plan: Plan) -> str:
 
 def _reasons(prepared: Prepared) -> Iterator[str]:
     config, resolved = prepared.config, prepared.resolved
+    if (name := served_name(prepared)) != printable(name):
+        yield "the folder's name has characters that no line shows as they are; rename it"
     yield from _what_ifs(config)
     device = resolved.device
     # On a GPU the weights are charged, and do not fit.

@@ -37,6 +37,11 @@ def refused_flag(flag: str, version: str) -> str:
     return ""
 
 
+def is_flag(flag: str) -> bool:
+    """Whether some release that was read has it."""
+    return _plain(flag) in _table()
+
+
 def _too_old(name: str, release: Version, version: str) -> str:
     """By the table of the settings' own flags."""
     for flag in FLAGS:

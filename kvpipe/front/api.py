@@ -13,8 +13,10 @@ from typing import Any, Protocol
 from kvpipe.commands.base import Command
 from kvpipe.errors import ConfigError, DoesNotFit, Problem
 from kvpipe.files.atomic import write_atomic
+from kvpipe.front.flags import read_flags
 from kvpipe.front.prepared import as_typed, prepared_request
-from kvpipe.front.words import flags_to_words, typed_words, words_to_overrides
+from kvpipe.front.read_words import overrides_of
+from kvpipe.front.words import read_words, typed_words, words_to_overrides
 from kvpipe.models.base import ModelGeometry, ModelReader
 from kvpipe.pipeline import Prepared, Result, execute
 from kvpipe.plugins import COMMANDS
@@ -155,11 +157,12 @@ def _prepared(
 ) -> Prepared:
     """ConfigError where they name another command than the one that answers."""
     listed = _listed(overrides)
-    words = flags_to_words(listed)
-    named = words[0].replace("-", "_") if words else ""
-    words = words if named in COMMANDS else [name, *words]
+    flags = read_flags(listed)
+    named = flags.words[0].replace("-", "_") if flags.words else ""
+    words = flags.words if named in COMMANDS else (name, *flags.words)
     folder = _folder(config_dir)
-    request = prepared_request(words_to_overrides(words, folder), config_dir=folder)
+    asked = overrides_of(flags, read_words(words, folder), config_dir=folder)
+    request = prepared_request(asked, config_dir=folder)
     prepared = as_typed(request, typed_words(listed)).prepared
     chosen = prepared.config.plugins["command"].name
     if chosen != name:

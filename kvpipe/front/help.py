@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.front.words import FLAGS
+from kvpipe.front.short_keys import FLAGS
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.confdir import CONF_DIR
 from kvpipe.request.described import Choice, choices

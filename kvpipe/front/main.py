@@ -100,21 +100,31 @@ def _dispatch(arguments: list[str]) -> int:
     # All that a command line composes, the user's own YAML with it, is Hydra's to list.
     if of_help and ("all" not in arguments or len(arguments) == 2):
         return _help(arguments)
-    from kvpipe.front.words import flags_to_words, typed_words, words_to_overrides
+    from kvpipe.front.flags import read_flags
+    from kvpipe.front.read_words import overrides_of
+    from kvpipe.front.words import read_words, typed_words
 
     arguments = [word for word in arguments if word != "all" or "--help" not in arguments]
-    words = flags_to_words(arguments)
+    flags = read_flags(arguments)
     typed = typed_words(arguments)
-    if not any(word.startswith("-") for word in words):  # no flag of Hydra's: it is not needed
-        return _run_one(words_to_overrides(words), typed, None, None, None)
+    if not any(word.startswith("-") for word in flags.words):  # none of Hydra's: it is not needed
+        return _run_one(overrides_of(flags, read_words(flags.words)), typed, None, None, None)
     from kvpipe.request.hydra_private import flags_parser
 
     parser = flags_parser()
     parser.error = _refuse_arguments  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(words)
+    args = parser.parse_intermixed_args(list(flags.words))
     if args.experimental_rerun:
         _refuse_arguments("--experimental-rerun is Hydra's; use -cp FOLDER/.hydra")
-    args.overrides = words_to_overrides(args.overrides, args.config_dir)
+    read = read_words(args.overrides, args.config_dir, sweeps=args.multirun)
+    args.overrides = overrides_of(
+        flags,
+        read,
+        sweeps=args.multirun,
+        config_dir=args.config_dir,
+        config_path=args.config_path,
+        config_name=args.config_name,
+    )
     if args.multirun:
         from kvpipe.front.sweep import run_sweep
 
@@ -148,7 +158,7 @@ def _help(arguments: Sequence[str]) -> int:
 def _refuse_arguments(message: str) -> NoReturn:
     """What argparse has to say, as one problem."""
     knob = "settings are key=value, choices group=choice: see --help"
-    raise ConfigError(Problem("command line", "arguments that kvpipe knows", message, knob))
+    raise ConfigError(Problem("command line", "flags that kvpipe knows", message, knob))
 
 
 def _run_one(

@@ -11,10 +11,11 @@ from kvpipe.answers.log_settings import said_by, with_log_settings
 from kvpipe.commands.base import Command
 from kvpipe.commands.loads import wrong_loads
 from kvpipe.commands.unread_wants import not_read
-from kvpipe.errors import ConfigError, Problem
+from kvpipe.errors import ConfigError, Problem, problems_of
 from kvpipe.pipeline import Prepared, prepare
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.confdir import CONFIG_NAME
+from kvpipe.request.config import collect
 from kvpipe.request.plain_yaml import dump_yaml
 from kvpipe.request.quick import quick_choices, quick_compose, quick_folder
 from kvpipe.request.typed import Typed
@@ -63,6 +64,26 @@ def prepared_request(
         composed = compose_request(overrides, config_name)
         prepared = checked(composed.raw, overrides, composed.problems, composed.fallback)
         return _of_hydra(prepared, composed.config)
+
+
+def wrong_by_itself(
+    overrides: Sequence[str],
+    *,
+    config_dir: str | None = None,
+    config_path: str | None = None,
+    config_name: str | None = None,
+) -> Sequence[Problem]:
+    """What is wrong in each setting of a line that has wrong words besides. Not what all settings
+    are together: the one that is missing (a model) would be another."""
+    from kvpipe.request.compose import compose_request, configuration
+
+    def check() -> None:
+        with configuration(config_dir, config_path):
+            composed = compose_request(overrides, config_name or CONFIG_NAME)
+            of_values = collect(composed.raw, composed.fallback())[1]
+            raise ConfigError([*composed.problems, *_of_command(composed.raw), *of_values])
+
+    return problems_of(check)
 
 
 def checked(

@@ -11,58 +11,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from kvpipe.errors import ConfigError, Problem
-from kvpipe.front.pasted_words import is_pasted_line, pasted_to_one_word, without_secrets
+from kvpipe.errors import ConfigError, Problem, problems_of
+from kvpipe.front.counted_cards import COUNTED, counted, ranks_said
+from kvpipe.front.pasted_words import is_pasted_line, without_secrets
+from kvpipe.front.read_words import ReadWords
+from kvpipe.front.short_keys import FLAGS, SHORT_KEYS
 from kvpipe.plugins import COMMANDS
 from kvpipe.request.bounded_words import check_words
 from kvpipe.request.nicknames import hub_name_is_shipped, is_name_of, near_names, option_named
 from kvpipe.request.typed import Typed
 
-FLAGS = {
-    "--on": "device",
-    "--context": "scheduler.max_model_len",
-    "--kv": "cache.cache_dtype",
-    "--weights": "weights",
-    "--users": "want.requests",
-}
-SHORT_KEYS = {
-    "tp": "parallel.tensor_parallel_size",
-    "pp": "parallel.pipeline_parallel_size",
-    "dp": "parallel.data_parallel_size",
-    "engines": "command.engines",
-    "folder": "command.folder",
-}
-_TP, _PP = SHORT_KEYS["tp"], SHORT_KEYS["pp"]
-# Of Hydra's own flags, those that are spelt like one of ours.
-_HYDRAS = ("--config-name", "--config-path", "--config-dir", "--version", "--info", "--run")
-_COUNTED = re.compile(r"([0-9]+) ?[x*] ?(.+)", re.IGNORECASE)
-_MOST_CARDS = 9_999
-_STAGES = re.compile(r"[1-9][0-9]{0,3}")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # in Hydra's grammar, without quotes
 _FILES = (".json", ".gguf")
-
-
-def flags_to_words(arguments: Sequence[str]) -> list[str]:
-    """Our own flags (`--on h100`, `--on=h100`) become settings; Hydra's are left as they are, and
-    another program's whole line is one word."""
-    words: list[str] = []
-    said: dict[str, str] = {}
-    rest = iter(pasted_to_one_word(arguments, tuple(FLAGS)))
-    for argument in rest:
-        flag, equals, value = argument.partition("=")
-        if flag not in FLAGS:
-            _check_flag(flag)
-            words.append(argument)
-            continue
-        given = value if equals else next(rest, None)
-        if not given or (given.startswith("-") and not given[1:2].isdigit()):
-            raise ConfigError(Problem(flag, "a value", repr(given or ""), f"sets {FLAGS[flag]}"))
-        said[flag] = given
-        words.append(f"{FLAGS[flag]}={given}")
-    _check_once(said, words)
-    return words
+_AS_MODELS = re.compile(r"[0-9]|[a-z][-_][a-z]")  # what no command is spelt like
 
 
 def typed_words(arguments: Sequence[str]) -> Typed:
@@ -76,53 +39,66 @@ def typed_words(arguments: Sequence[str]) -> Typed:
         said[key] = word
         if key == "device":
             devices = value if equals else following
-    match = _COUNTED.fullmatch(devices)
+    match = COUNTED.fullmatch(devices)
     return Typed(said=said, card=match[2] if match else devices, is_counted=match is not None)
 
 
-def _check_flag(flag: str) -> None:
-    """ConfigError for one that is nearly one of ours; another is Hydra's to know."""
-    if not flag.startswith("--") or flag in _HYDRAS:
-        return
-    from difflib import get_close_matches  # only where something may be wrong
-
-    if near := get_close_matches(flag, FLAGS):
-        hint = f"did you mean {near[0]}?"
-        raise ConfigError(Problem("command line", "a known flag", f"'{flag}'", hint))
-
-
-def _check_once(said: Mapping[str, str], words: Sequence[str]) -> None:
-    """ConfigError where a flag says one thing and another word of the same setting another."""
-    for flag, value in said.items():
-        others = [word for word in words if word.partition("=")[0] == FLAGS[flag]]
-        if wrong := [word for word in others if word.partition("=")[2] != value]:
-            got = f"'{value}' and {wrong[0]}"
-            raise ConfigError(Problem(flag, f"to be said once (it sets {FLAGS[flag]})", got))
-
-
 def words_to_overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
-    """Every word as Hydra overrides; ConfigError for one that means nothing. config_dir: of option
+    """Every word as Hydra overrides; ConfigError with all that mean nothing. config_dir: of option
     files of the user's own, whose models are words, too."""
+    return read_words(words, config_dir).right()
+
+
+def read_words(
+    words: Sequence[str], config_dir: str | None = None, sweeps: bool = False
+) -> ReadWords:
+    """Every word as Hydra overrides, and all that is wrong with them. sweeps: whether each of
+    several values is a job of its own."""
     check_words(words)
-    overrides: list[str] = []
-    model_word, command, own = "", "", ""
+    problems = list(_said_twice(words))
+    spoken: list[str] = []
+    models: list[str] = []
+    command, own = "", ""
     for position, word in enumerate(_joined(words)):
         if is_setting(word) and not (position == 1 and own and is_pasted_line(word, command)):
-            overrides.append(word)
+            spoken.append(word)
         elif position == 0 and (command := word.replace("-", "_")) in COMMANDS:
-            overrides.append(f"command={command}")
+            spoken.append(f"command={command}")
             own = getattr(COMMANDS.get(command), "word", "")
         elif position == 1 and own:
-            overrides.append(f"{own}={_quoted(without_secrets(word, command))}")
-        elif model := _model(word) or _own_model(word, config_dir):
-            if model_word:
-                raise ConfigError(_two_models(model_word, word))
-            model_word = word
-            overrides += model
+            spoken.append(f"{own}={_quoted(without_secrets(word, command))}")
         else:
-            raise ConfigError(_meaningless(word))
-    _check_one_model(model_word, words, config_dir)
-    return list(_spelled_out(overrides))
+            problems += _add_model(word, config_dir, models, spoken)
+    problems += problems_of(lambda: _check_one_model(models, words, config_dir))
+    return _spelled_out(spoken, problems, sweeps)
+
+
+def _add_model(
+    word: str, config_dir: str | None, models: list[str], spoken: list[str]
+) -> Sequence[Problem]:
+    """The word as the one model of a line: what it means is added, or what is wrong returned."""
+    try:
+        means = _model(word) or _own_model(word, config_dir)
+    except ConfigError as error:
+        return error.problems
+    if not means:
+        return [_meaningless(word)]
+    if models:
+        return [_two_models(models[0], word)]
+    models.append(word)
+    spoken += means
+    return ()
+
+
+def _said_twice(words: Sequence[str]) -> Iterator[Problem]:
+    """Where a setting is said short and whole, and each says another value. Said twice alike the
+    last one counts, as in every Hydra program."""
+    first: dict[str, tuple[str, str]] = {}
+    for said, value in _pairs(word for word in words if is_setting(word)):
+        key = SHORT_KEYS.get(said, said)
+        other, wanted = first.setdefault(key, (said, value))
+        if other != said and wanted != value:
+            yield Problem(key, "to be said once", f"{other}={wanted} and {said}={value}")
 
 
 def asks_for_json(words: Sequence[str]) -> bool:
@@ -147,13 +123,14 @@ def _joined(words: Sequence[str]) -> list[str]:
     return [words[0], *([" ".join(said)] if said else []), *filter(is_setting, words[1:])]
 
 
-def _check_one_model(word: str, words: Sequence[str], config_dir: str | None) -> None:
-    """ConfigError where model=... says another than the word that names one ("": none does)."""
-    chosen = (_model(word) or _own_model(word, config_dir))[0] if word else ""
-    for other in words if word else ():
-        key, _, value = other.partition("=")
-        if key == "model" and f"model={_by_file_name('model', value)}" != chosen:
-            raise ConfigError(_two_models(word, other))
+def _check_one_model(models: Sequence[str], words: Sequence[str], config_dir: str | None) -> None:
+    """ConfigError where model=... says another than the word that names one (none: none does)."""
+    for word in models:
+        chosen = (_model(word) or _own_model(word, config_dir))[0]
+        for other in words:
+            key, _, value = other.partition("=")
+            if key == "model" and f"model={_by_file_name('model', value)}" != chosen:
+                raise ConfigError(_two_models(word, other))
 
 
 def _two_models(first: str, second: str) -> Problem:
@@ -190,81 +167,56 @@ def _shipped(word: str) -> str | None:
 def _meaningless(word: str) -> Problem:
     near = near_names("model", word)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
+    if _AS_MODELS.search(word):
+        knob = (
+            "`kvpipe --help model` lists the presets; any other model is its Hub id (org/name) or "
+            "the folder of its config.json (model.probe=true where its type is unknown)"
+        )
+    else:
+        knob = f"the commands are {', '.join(COMMANDS.names())}; `kvpipe --help model` lists the "
+        knob += "presets"
     return Problem(
         "command line",
-        f"a command ({', '.join(COMMANDS.names())}), a model (a preset, org/name, a folder, a "
-        "config.json), group=choice or key=value",
+        "a command, a model (a preset, org/name, a folder, a config.json), group=choice or "
+        "key=value",
         f"'{word}'",
-        f"{hint}`kvpipe --help model` lists the presets",
+        f"{hint}{knob}",
     )
 
 
-def _spelled_out(overrides: Sequence[str]) -> Iterator[str]:
+def _spelled_out(spoken: Sequence[str], problems: list[Problem], sweeps: bool) -> ReadWords:
     """Short keys written whole, devices and models by their files' names, `2xh100` as two ranks."""
-    keys = {override.partition("=")[0] for override in overrides}
-    named = {SHORT_KEYS.get(key, key): value for key, value in _pairs(overrides)}
-    stages, copies = (_number(named.get(key, "1")) for key in (_PP, SHORT_KEYS["dp"]))
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            yield override
-        elif key in SHORT_KEYS:
-            yield f"{SHORT_KEYS[key]}={value}"
-        elif key == "device":
-            cards, value = _counted(value)
-            yield f"device={_by_file_name('device', value)}"
-            if cards is not None and not keys & {"tp", _TP}:
-                yield f"{_TP}={_ranks(cards, stages, copies)}"
-            elif cards is not None:
-                _check_cards(cards, _number(named.get(_TP, "")) * stages * copies)
-        elif key == "model":
-            yield f"model={_by_file_name('model', value)}"
-        else:
-            yield override
+    named = {SHORT_KEYS.get(key, key): value for key, value in _pairs(spoken)}
+    chooses = named.get("command") == "find" and not sweeps
+    written: list[str] = []
+    for override in spoken:
+        try:
+            written += _spelled(override, named, chooses)
+        except ConfigError as error:
+            problems += error.problems
+    return ReadWords(words=tuple(written), problems=tuple(problems))
 
 
-def _pairs(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _spelled(override: str, named: Mapping[str, str], chooses: bool) -> list[str]:
+    """chooses: whether several cards are those to choose from."""
+    key, equals, value = override.partition("=")
+    if equals and key in SHORT_KEYS:
+        return [f"{SHORT_KEYS[key]}={value}"]
+    if equals and key == "model":
+        return [f"model={_by_file_name('model', value)}"]
+    if not equals or key != "device":
+        return [override]
+    cards, value = counted(value)
+    devices = _by_file_name("device", value)
+    ranks = [] if cards is None else ranks_said(cards, named)
+    several = chooses and "," in devices
+    return [f"want.device=[{devices}]" if several else f"device={devices}", *ranks]
+
+
+def _pairs(overrides: Iterable[str]) -> Iterator[tuple[str, str]]:
     for override in overrides:
         key, _, value = override.partition("=")
         yield key, value
-
-
-def _counted(devices: str) -> tuple[int | None, str]:
-    """`2xh100,2xh200` -> 2, "h100,h200"; None where no card is counted."""
-    counted = [_COUNTED.fullmatch(name) for name in devices.split(",")]
-    counts = {int(match[1][:9]) if match else None for match in counted}
-    if counts == {None}:
-        return None, devices
-    (count, *others) = sorted(counts, key=str)
-    if others or count is None:
-        knob = "sweep parallel.tensor_parallel_size instead"
-        raise ConfigError(Problem("device", "one number of cards", f"'{devices}'", knob))
-    if not 0 < count <= _MOST_CARDS:
-        raise ConfigError(Problem("device", f"1 to {_MOST_CARDS:,} cards", f"'{devices}'"))
-    return count, ",".join(match[2] for match in counted if match)
-
-
-def _number(said: str) -> int:
-    """0 where it is no number, but a sweep's, or wrong."""
-    return int(said) if _STAGES.fullmatch(said) else 0
-
-
-def _ranks(cards: int, stages: int, copies: int) -> int:
-    """Tensor parallel over all cards, or over those of each pipeline stage of each copy."""
-    parts = max(1, stages) * max(1, copies)
-    if cards % parts:
-        knob = f"{_PP}={stages} needs a multiple of {parts} cards"
-        if copies > 1:
-            knob = f"PP x DP = {parts} needs a multiple of {parts} cards"
-        raise ConfigError(Problem("device", f"cards for {parts} stages", f"{cards} cards", knob))
-    return cards // parts
-
-
-def _check_cards(cards: int, ranks: int) -> None:
-    """ConfigError where the ranks that are named are not as many as the cards that are counted."""
-    if ranks not in (0, cards):
-        knob = f"leave one of the two out, or say {ranks}x"
-        raise ConfigError(Problem("device", f"{ranks} cards, as TP x PP x DP", f"{cards}", knob))
 
 
 def _by_file_name(group: str, said: str) -> str:

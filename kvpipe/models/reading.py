@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,7 @@ def family_of(file: ConfigFile, tensors: TensorTable | None = None) -> Family:
     try:
         return family_by_keys(file.raw, file.text, tensors)
     except ConfigError as error:
-        raise ConfigError([*_unknown_type(file).problems, *error.problems]) from error
+        raise _unknown_type(file, error.problems) from error
 
 
 def _with_keys_of_whole(file: ConfigFile) -> Mapping[str, Any]:
@@ -95,7 +95,8 @@ _NOT_OF_A_MODEL = (
 )
 
 
-def _unknown_type(file: ConfigFile) -> ConfigError:
+def _unknown_type(file: ConfigFile, by_keys: Sequence[Problem] = ()) -> ConfigError:
+    """by_keys: why a file without a family is not read by its standard keys, either."""
     expected = "a model_type that kvpipe reads"
     whole = str(file.raw.get("model_type"))
     if not file.text.get("model_type") and whole == "None":
@@ -106,6 +107,9 @@ def _unknown_type(file: ConfigFile) -> ConfigError:
         return unreadable("model_type", expected, f"{got}: {reason}", BY_HAND)
     newer = "or model.probe=true where a newer transformers has the type"
     knob = f"{did_you_mean(file.model_type, families())}; else {BY_HAND}, {newer}"
+    if by_keys:
+        keys = ", ".join(problem.key.removeprefix("config.json: ") for problem in by_keys)
+        knob = f"{BY_HAND}, {newer}; by its keys alone it cannot be read, for want of {keys}"
     return unreadable("model_type", expected, got, knob)
 
 

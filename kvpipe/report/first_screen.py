@@ -43,7 +43,7 @@ def _blocks(report: ReportInput, verdict: Verdict, width: int) -> dict[str, list
     head, capacity = report.headline, report.plan.capacity
     blocks = {"verdict": [Line(part, verdict.style) for part in whole_words(verdict.short, width)]}
     blocks["plan"] = _labelled("plan", verdict.figures, width)
-    blocks["model"] = _labelled("model", f"{head.model}, engine {head.engine}", width)
+    blocks["model"] = _labelled("model", f"{head.model}, {_engine(report)}", width)
     if capacity is not None:
         blocks["users"] = _labelled("users", _users(report, capacity), width)
         blocks["limit"] = _labelled("limit", _limit(report, capacity), width)
@@ -64,6 +64,8 @@ def _blocks(report: ReportInput, verdict: Verdict, width: int) -> dict[str, list
 def _shorter(report: ReportInput, verdict: Verdict, width: int) -> Iterator[Blocks]:
     """What goes when the screen is too small, the least needed first."""
     name, _, _ = report.headline.model.partition(" (")  # its types
+    if report.unread:  # what the figures rest on stays
+        name += f", {_engine(report)}"
     capacity = report.plan.capacity
     if capacity is not None:
         yield {
@@ -83,6 +85,10 @@ def _shorter(report: ReportInput, verdict: Verdict, width: int) -> Iterator[Bloc
     yield {"users": _labelled("users", f"{users}, by {limit}", width), "limit": []}
     if report.serve:  # which names the model, too
         yield {"plan": _labelled("plan", verdict.figures, width)}
+
+
+def _engine(report: ReportInput) -> str:
+    return f"engine {report.headline.engine}" + (f", {report.unread}" if report.unread else "")
 
 
 def _serve(report: ReportInput, width: int) -> list[Line]:

@@ -15,7 +15,7 @@ from kvpipe.answers.unserved import why_none
 from kvpipe.cache.addresses import AddressMap
 from kvpipe.cache.plan import Plan
 from kvpipe.notes import Note
-from kvpipe.pipeline import Result
+from kvpipe.pipeline import Result, block_rules
 from kvpipe.report.accounts import replicas_of, split_bytes
 from kvpipe.report.document import plain
 from kvpipe.report.folded import SharedPart
@@ -58,6 +58,7 @@ def report_input(result: Result, job: str | None = None) -> ReportInput:
         weights_left_out=weights_left_out(resolved, result.profile),
         requests_asked=requests_asked(result.prepared.config.want),
         copies=resolved.parallel.dp,
+        unread=block_rules(result.prepared.config).unread,
     )
     if verdict_of(report).serves:
         return report

@@ -43,7 +43,8 @@ class ReportInput:
     none).
     requests_asked: of the planned length, at once (want.requests). copies: of the planned ranks,
     which share these (data parallelism). held_at_most: where the plan does not serve them, what the
-    high end of the memory's estimate would hold (None: not these, either).
+    high end of the memory's estimate would hold (None: not these, either). unread: why the rules of
+    the engine's release are those of another ("": they are its own).
     """
 
     headline: Headline
@@ -65,3 +66,4 @@ class ReportInput:
     requests_asked: int = 1
     copies: int = 1
     held_at_most: Held | None = None
+    unread: str = ""

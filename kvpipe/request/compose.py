@@ -292,7 +292,9 @@ def _wrong_key(override: str, known: Sequence[str], groups: set[str], error: Exc
     (item,) = _parse([override])
     key = item.key_or_group
     if key.startswith("hydra."):  # allowed, or the guard had refused it
-        return Problem(key, "a folder" if key.endswith(".dir") else "a value", _one_line(error))
+        if key.endswith(".dir"):
+            return Problem(key, "a folder", f"'{item.get_value_string()}'")
+        return Problem(key, "a value", _one_line(error))
     if key in known or item.is_add():
         return Problem(key, "a value that composes", _one_line(error))
     return Problem(key, "a known key", f"'{override}'", _nearest(key, known, groups))

@@ -22,6 +22,7 @@ _ALSO = re.compile(r"^# also: *(.+)", re.MULTILINE)
 # Versions of one model that differ in their weights' values only, not in what they keep.
 _SAME_CACHE = re.compile(r"[-_](instruct|it|pt|base|hf)$", re.IGNORECASE)
 _MAKERS = re.compile(r"^(nvidia|amd|geforce|tesla|instinct|rtx)[-_ ]*", re.IGNORECASE)
+_SIZE = re.compile(r"[0-9]+b")
 _HEAD = 1000  # characters: the comment and the first keys
 
 
@@ -36,7 +37,9 @@ def option_named(group: str, said: str, may_begin: bool = False) -> str | None:
     found = [path.stem for path in _files(group) if wanted in _spellings(path)]
     found = found or _of_words(group, said, may_begin)
     if len(found) > 1:
-        raise ConfigError(Problem(group, "a name that is one", f"'{said}'", f"valid: {_or(found)}"))
+        names = ", ".join(_typed(group, stem) for stem in found)
+        got = f"'{said}', with which {len(found)} names begin"
+        raise ConfigError(Problem(group, "a whole name", got, f"say one of {names}"))
     return found[0] if found else None
 
 
@@ -55,6 +58,14 @@ def _of_words(group: str, said: str, may_begin: bool) -> list[str]:
     ]
 
 
+def _typed(group: str, stem: str) -> str:
+    """As people write an option file's name, where that means it and no other."""
+    for name in map(str.casefold, _names(CONF_DIR / group / f"{stem}.yaml")):
+        if [p.stem for p in _files(group) if _spelling(name) in _spellings(p)] == [stem]:
+            return name
+    return stem
+
+
 def near_names(group: str, said: str) -> list[str]:
     """Option files of nearly that name, the nearest first; at most three."""
     from difflib import get_close_matches  # only when something went wrong
@@ -63,7 +74,23 @@ def near_names(group: str, said: str) -> list[str]:
     wanted = _spelling(said)
     longer = [each for each in known if wanted and _loose(each).startswith(_loose(wanted))]
     near = [*sorted(longer, key=len), *get_close_matches(wanted, known, n=6, cutoff=0.75)]
-    return list(dict.fromkeys(known[spelling] for spelling in near))[:3]
+    stems = [known[spelling] for spelling in near] or _sharing_words(group, said)
+    return list(dict.fromkeys(stems))[:3]
+
+
+def _sharing_words(group: str, said: str) -> list[str]:
+    """Option files of which a name has a word and the size of this one (`deepseek-llama-70b` and
+    `Llama-3.3-70B`), those that share most first."""
+    wanted, sizes = set(_words(said)), set(_SIZE.findall(said.casefold()))
+    shared: dict[str, int] = {}
+    for path in _files(group):
+        for name in _names(path):
+            both = wanted.intersection(_words(name))
+            if sizes.intersection(_SIZE.findall(name.casefold())) and any(
+                len(word) > 2 and word.isalpha() for word in both
+            ):
+                shared[path.stem] = max(len(both), shared.get(path.stem, 0))
+    return sorted(shared, key=lambda stem: -shared[stem])
 
 
 def hub_name_is_shipped(said: str) -> str | None:
@@ -132,7 +159,3 @@ def _spelling(name: str) -> str:
 def _loose(spelling: str) -> str:
     """Without the mark of a separator between a letter and a digit."""
     return spelling.replace("+", "")
-
-
-def _or(names: list[str]) -> str:
-    return ", ".join(names)

@@ -20,7 +20,7 @@ from kvpipe.engines.base import EngineRules
 from kvpipe.engines.kvpipe import PLUGIN as KVPIPE
 from kvpipe.engines.vllm_0_17 import PLUGIN as VLLM_0_17
 from kvpipe.engines.vllm_0_33 import PLUGIN as VLLM_0_33
-from kvpipe.errors import ConfigError
+from kvpipe.errors import ConfigError, Problem
 from kvpipe.specs.base import CacheLayer, RequestLimits
 from kvpipe.stages.grouping.base import GroupingRequest
 from kvpipe.stages.grouping.hybrid import make_plan
@@ -63,6 +63,10 @@ def plan(
     """
     from kvpipe.stages.grouping._arguments import Arguments, listed  # of callers of plan() alone
 
+    if listed(layers) == ():
+        wanted = "CacheLayers of one rank, or a list of them for each rank"
+        knob = "[[]] is a rank that keeps no cache"
+        raise ConfigError(Problem("layers", wanted, "none", knob))
     ranks = _ranks(layers)
     figures = listed(memory)
     given = tuple(map(parse_size, (memory,) * len(ranks) if figures is None else figures))

@@ -76,7 +76,7 @@ def build_layers(
         else:
             layers.append((cache, spec))
     whole = [spec for spec in memo.values() if not isinstance(spec, Problem)]
-    uneven = split_problem(whole, model.num_attention_heads, tp)
+    uneven = split_problem(whole, model.num_attention_heads, tp, model.num_layers)
     if wrong or uneven:
         told = [_of_caches(problem, names) for problem, names in wrong.items()]
         raise ConfigError([*told, *([uneven] if uneven else [])])
