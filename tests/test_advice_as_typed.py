@@ -120,3 +120,15 @@ def test_advice_is_in_the_words_of_the_line_and_fits_into_it(line, change, capsy
 @pytest.mark.parametrize("batch", [pytest.param(n, marks=pytest.mark.full) for n in range(10)])
 def test_advice_that_is_put_into_the_line_as_it_stands_is_taken(batch: int, capsys) -> None:
     assert [line for n in range(20) for line in failing(20 * batch + n, capsys)] == []
+
+
+def test_a_length_that_is_advised_says_for_which_max_num_seqs_it_is_the_longest(capsys) -> None:
+    said = ["llama-3.1-70b", "--on", "2xh100", "--context", "32k", "report=none"]
+    assert run([*said, "scheduler.max_num_seqs=128"]) == 1
+    told = capsys.readouterr().err
+    (length,) = re.findall(r"--context (\d+) \(the longest that runs with max_num_seqs=128\)", told)
+    said[4] = length
+    assert run([*said, "scheduler.max_num_seqs=128"]) == 0
+    capsys.readouterr()
+    said[4] = f"{int(length) + 16}"
+    assert run([*said, "scheduler.max_num_seqs=128"]) == 1

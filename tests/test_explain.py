@@ -36,6 +36,7 @@ def test_a_word_is_found_however_it_is_written(said, capsys, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert run(["explain", said]) == 0
     assert "block" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())  # nobody looks for it in a folder
 
 
 def test_an_unknown_word_lists_the_known_ones(capsys, tmp_path, monkeypatch):
