@@ -56,6 +56,16 @@ def test_a_key_that_is_set_otherwise_counts_as_its_class_counts_it(
     assert read(model_type, **{key: value}).parameter_count == parameters
 
 
+@pytest.mark.parametrize(("first", "second", "parameters"), [(4, 8, 1_624_768), (8, 4, 1_748_928)])
+def test_experts_that_are_numbered_twice_are_as_the_class_takes_them(
+    first: int, second: int, parameters: int
+) -> None:
+    raw = records()["step3p7"]["full"]
+    text = raw["text_config"] | {"moe_num_experts": first, "n_routed_experts": second}
+    model = read("step3p7", text_config=text)
+    assert (model.parameter_count or 0) - model.tower_parameters == parameters
+
+
 def test_heads_of_layers_are_as_many_as_layers() -> None:
     with pytest.raises(ConfigError, match="num_attention_heads_per_layer"):
         read("laguna", num_attention_heads_per_layer=[4])

@@ -15,6 +15,7 @@ from kvpipe.models.families.blocks import Block, Experts
 from kvpipe.models.families.caches import SLIDING, standard_caches
 from kvpipe.models.families.weights import decoder
 
+EXPERTS = "moe_num_experts"
 STEP = Block(
     bias="attention_bias",
     qk_norm="head",
@@ -25,7 +26,10 @@ STEP = Block(
 
 
 def as_class_reads(config: Config) -> Config:
-    """The file under the keys that all families know."""
+    """The file under the keys that all families know. Where it numbers its experts twice, its
+    class and the engine take moe_num_experts."""
+    if config.raw.get(EXPERTS) is not None:
+        config = config.having(n_routed_experts=config.raw[EXPERTS])
     return with_heads(with_experts(without_predictions(config)))
 
 
