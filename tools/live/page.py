@@ -29,6 +29,11 @@ From 0.26 on the engine caches prefixes of models with states and attention unle
 to, and plans `mamba_cache_mode=align` then; kvpipe plans no kept states unless asked: these cases
 ask it. Two things are not compared: what a GPU build would choose, and speed.
 
+Encoder-decoders: Whisper, started with a feature extractor and a tokenizer beside random weights.
+0.28 to 0.32 plan its cross attention for as many tokens as a step's batch has, whatever the encoder
+puts out (1,500), as 0.17 did. Beside it Cohere ASR and Nemotron Parse are registered (FireRedLID,
+too, in 0.28); BART and its like only with somebody else's plug-in. Those were not started.
+
 Not run on every commit. CI's machine starts from nothing: vLLM's environment alone is a download of
 325 MB (133 its wheel, 192 torch) and 3.1 GB of files. It was made in one and a half minutes of two
 idle cores, and in 31 on a machine of two with twenty other processes: five minutes cannot be
@@ -49,6 +54,8 @@ _COMMANDS = {
     "([blocks.md](blocks.md))",
     "tools/live/proof.py vllm-0.32.0": "an engine on kvpipe's groups: the same tokens, more "
     "requests ([vllm.md](vllm.md))",
+    "tools/live/step_cost.py vllm-0.32.0 tables": "what a block table costs a step, with its "
+    "interval ([vllm.md](vllm.md))",
     "examples/engine.py": "an engine of kvpipe's parts beside transformers' continuous batching",
 }
 _PLANNED_HEADS = {
