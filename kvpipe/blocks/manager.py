@@ -25,7 +25,7 @@ from kvpipe.blocks.checks import Ids
 from kvpipe.blocks.decoding import Decoding
 from kvpipe.blocks.drafts import Drafts
 from kvpipe.blocks.errors import BlockError
-from kvpipe.blocks.granting import Granter, Move
+from kvpipe.blocks.granting import Move
 from kvpipe.blocks.group_hits import GroupHit
 from kvpipe.blocks.hashing import Chain, PrefixChain, PrefixIdentity, token_bytes
 from kvpipe.blocks.pool import BlockPool
@@ -36,8 +36,7 @@ from kvpipe.blocks.seats import Seats
 from kvpipe.blocks.slots import Slots
 from kvpipe.blocks.standing import StandingBatch
 from kvpipe.blocks.step import GroupSlots
-from kvpipe.blocks.subslot_granting import GroupPool, SubSlotGranter
-from kvpipe.blocks.subslots import SubSlotPool
+from kvpipe.blocks.subslot_granting import granter_of, group_pools
 from kvpipe.blocks.table import GroupTable
 from kvpipe.cache.plan import KVCacheConfig, Plan
 from kvpipe.specs.base import RequestLimits
@@ -79,8 +78,12 @@ class BlockManager:
             )
         self.prefixes = PrefixCache(self.pool, self.tables, prefix_caching)
         self.scratch = StepScratch(self.pool, self.tables, config.scratch)
-        self._pools = self._pool_of_each(config)
-        self._granter = self._make_granter(limits, max_num_requests)
+        self._pools = group_pools(self.pool, config)
+        if self._pools != [self.pool] * len(self.tables) and (
+            self.prefixes.enabled or self.scratch.enabled
+        ):
+            raise BlockError("sub-slots keep no prefixes and no scratch: serve without both")
+        self._granter = granter_of(self._pools, self.tables, limits, max_num_requests, self.scratch)
         self._seats = Seats(max_num_requests)
         self._slots = [GroupSlots(kv_sharing_fast_prefill) for _ in self.tables]
         groups = list(zip(self.tables, self._slots, strict=True))
@@ -96,18 +99,6 @@ class BlockManager:
         return cls(
             plan.ranks[rank].config, plan.limits, shared_layers=plan.shared_layers, **options
         )
-
-    def _pool_of_each(self, config: KVCacheConfig) -> list[GroupPool]:
-        """What each group's blocks come from: the pool itself, or its sub-slots in it."""
-        subs = [group.blocks_per_slot for group in config.groups]
-        if any(k > 1 for k in subs) and (self.prefixes.enabled or self.scratch.enabled):
-            raise BlockError("sub-slots keep no prefixes and no scratch: serve without both")
-        return [self.pool if k == 1 else SubSlotPool(self.pool, k) for k in subs]
-
-    def _make_granter(self, limits: RequestLimits, num_rows: int) -> Granter:
-        if all(pool is self.pool for pool in self._pools):
-            return Granter(self.pool, self.tables, limits, num_rows, self.scratch)
-        return SubSlotGranter(self._pools, self.tables, limits, num_rows, self.scratch)
 
     def _layers_to_groups(self, config: KVCacheConfig) -> dict[str, int]:
         own = {name: i for i, group in enumerate(config.groups) for name in group.layer_names}

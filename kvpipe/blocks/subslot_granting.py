@@ -20,6 +20,7 @@ from kvpipe.blocks.request import BlockCopy
 from kvpipe.blocks.scratch import StepScratch
 from kvpipe.blocks.subslots import SubSlotPool
 from kvpipe.blocks.table import Change, GroupTable
+from kvpipe.cache.plan import KVCacheConfig
 from kvpipe.specs.base import RequestLimits
 
 GroupPool = BlockPool | SubSlotPool
@@ -149,3 +150,22 @@ class SubSlotGranter(Granter):
 
     def grant_steady(self, rows: Ids, computed: npt.NDArray[np.int64]) -> bool:
         return False
+
+
+def group_pools(pool: BlockPool, config: KVCacheConfig) -> list[GroupPool]:
+    """What each group's blocks come from: the pool itself, or its sub-slots in it."""
+    subs = [group.blocks_per_slot for group in config.groups]
+    return [pool if k == 1 else SubSlotPool(pool, k) for k in subs]
+
+
+def granter_of(
+    pools: Sequence[GroupPool],
+    tables: list[GroupTable],
+    limits: RequestLimits,
+    num_rows: int,
+    scratch: StepScratch,
+) -> Granter:
+    """One call to the pool a step, or one a group where any of them has a pool of its own."""
+    if any(isinstance(pool, SubSlotPool) for pool in pools):
+        return SubSlotGranter(pools, tables, limits, num_rows, scratch)
+    return Granter(scratch.pool, tables, limits, num_rows, scratch)
