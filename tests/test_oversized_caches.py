@@ -55,6 +55,7 @@ def test_the_screen_and_the_refusal_tell_one_size(capsys) -> None:
     assert f"change   {SIZE}=5" not in told.out and f"{SIZE}=1" not in told.err
 
 
+@FULL
 def test_doctor_refuses_a_cache_by_hand_that_the_card_has_not(tmp_path) -> None:
     """57 GiB beside 61 GiB of weights; it was told to fit, with a warning. What is told instead
     surely fits."""
