@@ -528,6 +528,7 @@ def test_a_card_that_the_engine_filled_alone_is_told_so(tmp_path: Path) -> None:
     assert "--tensor-parallel-size" in answer.fields["paste"]
 
 
+@pytest.mark.full
 def test_a_start_that_filled_its_cards_is_told_what_surely_fits_before_what_may(
     tmp_path: Path,
 ) -> None:

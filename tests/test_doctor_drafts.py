@@ -29,7 +29,7 @@ def test_a_draft_that_is_not_counted_is_told_and_nothing_surely_fits(tmp_path: P
     assert "surely runs" not in text_of(refused) and refused.status == "does_not_fit"
 
 
-@pytest.mark.parametrize("method", ["ngram", "suffix"])
+@pytest.mark.parametrize("method", ["ngram", pytest.param("suffix", marks=pytest.mark.full)])
 def test_what_is_looked_up_in_the_request_has_nothing_to_count(method: str, tmp_path: Path) -> None:
     line = with_draft(method=method, num_speculative_tokens=3)
     answer = doctor(pasted(tmp_path, line), "device=h100_80gb")

@@ -13,6 +13,7 @@ from kvpipe.front.main import run
 from kvpipe.text.json_words import broken_json
 
 CARD = "device=l4"
+FULL = pytest.mark.full
 DRAFT = {"method": "eagle3", "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "n": [1, {"a": "b,c"}]}
 
 
@@ -27,7 +28,7 @@ def test_users_that_do_not_fit_are_in_the_answer_and_keep_their_length_first(
     assert followed.status == "fits"
 
 
-@pytest.mark.full
+@FULL
 def test_users_of_whom_some_run_are_named_once(tmp_path: Path) -> None:
     line = "vllm serve Qwen/Qwen3-8B --max-model-len 4000"
     text = text_of(doctor(pasted(tmp_path, line), CARD, "want.requests=8"))
@@ -42,7 +43,7 @@ def test_a_scheduler_that_runs_fewer_than_memory_holds_is_told(tmp_path: Path) -
     assert "of them run" not in free
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("width", [80, *(pytest.param(w, marks=FULL) for w in (60, 100))])
 def test_the_line_to_run_is_within_the_screen_with_all_that_ends_its_lines(
     width: int, tmp_path: Path
 ) -> None:

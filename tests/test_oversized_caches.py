@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from test_doctor import doctor, pasted, text_of
 
 from kvpipe.front.main import run
 
@@ -52,3 +53,16 @@ def test_the_screen_and_the_refusal_tell_one_size(capsys) -> None:
     told = capsys.readouterr()
     assert f"{SIZE}=null" in told.out and f"{SIZE}=null" in told.err
     assert f"change   {SIZE}=5" not in told.out and f"{SIZE}=1" not in told.err
+
+
+@FULL
+def test_doctor_refuses_a_cache_by_hand_that_the_card_has_not(tmp_path) -> None:
+    """57 GiB beside 61 GiB of weights; it was told to fit, with a warning. What is told instead
+    surely fits."""
+    line = "vllm serve Qwen/Qwen3-32B --max-model-len 8192 --kv-cache-dtype fp8 "
+    line += "--kv-cache-memory-bytes 61310238720"
+    answer = doctor(pasted(tmp_path, line), "device=h100_80gb")
+    assert (answer.status, answer.exit_code) == ("does_not_fit", 1)
+    assert "45.98 GiB more than h100_80gb has" in text_of(answer)
+    followed = doctor(pasted(tmp_path, answer.fields["paste"]), "device=h100_80gb")
+    assert followed.status == "fits"

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
-from kvpipe.answers.card_room import is_beyond_card
 from kvpipe.answers.log_memory import share_is_known
-from kvpipe.answers.plan_hints import AS_THE_CARD_HAS
+from kvpipe.answers.oversized import sizes_of_card
 from kvpipe.answers.trials import ANY, Goal, Trial, asked_of_a_copy, tried
 from kvpipe.cache.plan import Plan
 from kvpipe.engines.base import Engine
@@ -181,12 +180,13 @@ def _free_share(prepared: Prepared, at: Callable[[int], Advice | None]) -> Advic
 
 def _bytes(prepared: Prepared, goal: Goal) -> Advice | None:
     """As many bytes as one request needs, where the user sets them, or a budget does; where more
-    were set than the card has, none by hand."""
+    were set than the card has, as many as that has."""
     key = _size_key(prepared)
     if not key:
         return None
-    if is_beyond_card(prepared) and (found := advice(prepared, {key: None}, AS_THE_CARD_HAS, goal)):
-        return found
+    for change, words in sizes_of_card(prepared):
+        if found := advice(prepared, change, words, goal):
+            return found
     ranks = len(prepared.resolved.ranks)
     try:
         rich = plan_with(prepared, (PLENTY,) * ranks, compared=())

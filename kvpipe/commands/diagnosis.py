@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from kvpipe.answers.card_room import check_card
 from kvpipe.answers.log_answer import LogComparison, compare_with_log
 from kvpipe.answers.log_memory import profile_after
 from kvpipe.answers.more_room import more_room
@@ -124,7 +125,7 @@ def _of_the_request(pasted: PastedRequest) -> Diagnosis:
     compared = _compared(pasted.prepared, log)
     pasted, printed = with_size(pasted, compared)
     prepared = pasted.prepared
-    profile, report, error, notes = _tried(prepared)
+    profile, report, error, notes = _tried(prepared, is_log=log is not None)
     plan = report.plan if report is not None else None
     whole = uncounted_draft(pasted) is None
     card = list(of_full_card(log, prepared)) if log is not None else []
@@ -182,10 +183,13 @@ def _distinct(troubles: list[Trouble]) -> Iterator[Trouble]:
 
 
 def _tried(
-    prepared: Prepared,
+    prepared: Prepared, is_log: bool
 ) -> tuple[MemoryProfile | None, ReportInput | None, DoesNotFit | None, tuple[Note, ...]]:
-    """Profile, what is known of the plan, why there is none, and what the run would note."""
+    """Profile, what is known of the plan, why there is none, and what the run would note. is_log:
+    the size of its cache was there, whatever an estimate says of the card."""
     try:
+        if not is_log:
+            check_card(prepared)
         result = execute(prepared)
     except DoesNotFit as error:
         return _profile(prepared), None, error, ()
