@@ -23,7 +23,7 @@ from kvpipe.report.identity import identity
 from kvpipe.report.last_line import last_line
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.figures import count
-from kvpipe.text.lines import Line
+from kvpipe.text.lines import Line, wrap
 from kvpipe.text.meanwhile import meanwhile
 
 if TYPE_CHECKING:  # they import numpy, which no plan does
@@ -56,7 +56,14 @@ class Replay(Command):
         return [*problems, _users(users)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
-        from kvpipe.answers.waits import is_timed, unknowable, unserved, waits_of, without_times
+        from kvpipe.answers.waits import (
+            is_timed,
+            slow_and_unasked,
+            unknowable,
+            unserved,
+            waits_of,
+            without_times,
+        )
         from kvpipe.simulation.play import read_trace, replay
         from kvpipe.simulation.plot import render_svg
         from kvpipe.simulation.recomputed import recomputed_tokens
@@ -101,6 +108,7 @@ class Replay(Command):
             )
         result = result if timed else without_times(result)
         again = recomputed_tokens(requests, result)
+        slow = slow_and_unasked(result, waits)
         timing = _timing(trace.options, speed)
         resolved = prepared.resolved
         heading = f"{resolved.model.name} on {resolved.device.name}"
@@ -116,7 +124,10 @@ class Replay(Command):
             status=status,
             verdict=last_line(status.replace("_", " "), about, serves=not complaints),
             exit_code=1 if complaints else 0,
-            lines=lambda width: map(Line, render(result, on, width, timing, again).split("\n")),
+            lines=lambda width: (
+                *map(Line, render(result, on, width, timing, again).split("\n")),
+                *(wrap(slow, width, "warning", indent="") if slow else ()),
+            ),
             document={**document, "step_time": timing, "recomputed_tokens": again},
             complaints=complaints,
             pictures={"blocks_over_time.svg": render_svg(result, heading)},

@@ -21,6 +21,7 @@ MOST_LINES = 16  # with the folder and the verdict once more, which the report a
 _FOLDER = 1
 _LABEL = 9  # columns
 _BAR_WIDTH = 60
+_NO_FIX = " (of this warning alone; what makes it fit comes last)"
 _MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
 # What goes when the screen is too small, the least needed first: cut to one line, left out, or
 # said in fewer words.
@@ -52,7 +53,7 @@ def first_screen(report: ReportInput, width: int) -> list[Line]:
         blocks["users"] = _labelled("users", _users(report, plan.capacity), width)
         blocks["limit"] = _labelled("limit", _limit(report, plan.capacity), width)
         blocks |= _card(report.profile.ranks[0], plan, width)
-    blocks |= _notes(all_notes(report), width)
+    blocks |= _notes(all_notes(report), width, "" if verdict.serves else _NO_FIX)
     if not report.verify.reason:
         proof = report.verify
         words = (
@@ -170,13 +171,16 @@ def _cells(parts: list[int], columns: int) -> list[int]:
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _notes(notes: tuple[Note, ...], width: int) -> dict[str, list[Line]]:
-    """The first warning, what would change it, and how many notes more there are."""
+def _notes(notes: tuple[Note, ...], width: int, beside: str) -> dict[str, list[Line]]:
+    """The first warning, what would change it (beside: what that is not), and how many notes more
+    there are."""
     warning = next((note for note in notes if note.is_warning), None)
     blocks: dict[str, list[Line]] = {}
     if warning is not None:
         blocks["warning"] = _labelled("warning", warning.text, width, "warning")
-        blocks["change"] = _labelled("change", warning.knob, width, "warning")
+        blocks["change"] = _labelled(
+            "change", f"{warning.knob}{beside if warning.knob else ''}", width, "warning"
+        )
     if more := len(notes) - (warning is not None):
         blocks["notes"] = [Line(f"{'':<{_LABEL}}{count(more, 'more note')}: report=full", "faint")]
     return blocks
