@@ -51,3 +51,29 @@ def test_an_unknown_word_lists_the_known_ones(capsys, tmp_path, monkeypatch):
 )
 def test_the_words_of_a_verdict_a_fleet_and_a_comparison_are_explained(said):
     assert explained(said) == said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "llama --on h100 --context 8k engine=vllm",
+        "find llama --on h100,l4 --context 8k --users 8",
+        "find llama --on h100 --context 8k --users 8",
+        "compare llama --on h100 --context 8k",
+        "replay llama --on h100 trace=synthetic trace.max_requests=8",
+    ],
+)
+def test_every_label_and_header_of_a_first_screen_is_explained(
+    words, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    labels = {
+        line[:12].partition("  ")[0] for line in lines if re.match(r"[a-z][a-z ]{1,10}  ", line)
+    }
+    headers = [line for line in lines if re.match(r"  (cards|engine)  ", line)]
+    labels |= {word for line in headers for word in re.split(r"\s{2,}", line.strip())}
+    labels = {label for label in labels if not re.search(r"\d", label)}
+    assert [label for label in sorted(labels) if explained(label) is None] == []
+    assert labels

@@ -10,12 +10,18 @@ from math import floor
 from typing import Any
 
 from kvpipe.answers.log_memory import share_is_known
-from kvpipe.answers.remedies import LENGTH, Advice, advice, longest, surest
+from kvpipe.answers.remedies import (
+    LENGTH,
+    OLDEST_FP8_CACHE,
+    Advice,
+    advice,
+    longest,
+    surest,
+)
 from kvpipe.answers.trials import Goal
 from kvpipe.cache.plan import Plan
 from kvpipe.pipeline import Prepared
 
-OLDEST = (8, 9)  # compute capability of the first cards with 8-bit floats
 LEAST = 1.02  # times the tokens: what is told as more
 SHARE = 0.95  # of the card: what stays is for what grows after the cache was sized
 
@@ -69,7 +75,7 @@ def changes_for_room(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
     if is_given and is_free and resolved.gpu_memory_utilization < SHARE:
         yield {"cache.gpu_memory_utilization": SHARE}
     capability = resolved.device.compute_capability
-    if capability is None or capability < OLDEST:
+    if capability is None or capability < OLDEST_FP8_CACHE:
         return
     if not resolved.cache_dtype.startswith("fp8"):
         yield {"cache.cache_dtype": "fp8"}

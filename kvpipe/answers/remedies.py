@@ -28,6 +28,7 @@ MOST_RANKS = 16
 SURELY_RUNS = "the longest that surely runs"
 _SAMPLING = ("auto", "estimate")  # profilings that charge what sampling takes
 _CONVERTS_FP8 = (8, 0)  # compute capability: vLLM reads weights of 8 bits from there on
+OLDEST_FP8_CACHE = (8, 9)  # compute capability of the first cards with 8-bit floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ def advice(
         return None
     length = trial.plan.limits.max_model_len
     if words and length < trial.plan.requested_len:  # auto, which takes what there is
-        words += f", of {length:,} tokens"
+        words += f"; requests of {length:,} tokens"
     written = prepared.as_typed(changes)
     return Advice(changes=dict(changes), written=written, promise=words, trial=trial)
 
@@ -84,7 +85,15 @@ def ways_out(prepared: Prepared, goal: Goal = ANY) -> list[Advice]:
             found.append(ways)
         if len(found) == MOST_NAMED:
             break
-    return sorted((way for ways in found for way in ways), key=lambda way: not way.is_sure)
+    return sorted((way for ways in found for way in ways), key=_in_order)
+
+
+def _in_order(way: Advice) -> tuple[bool, float]:
+    """What is sure first; of what is not, what leaves most room, since the estimate may be off."""
+    held = way.plan.capacity
+    if way.is_sure or held is None:
+        return not way.is_sure, 0.0
+    return True, -held.usable_blocks / max(1, held.peak_blocks)
 
 
 def _ways_of(candidate: Candidate, prepared: Prepared, goal: Goal) -> list[Advice]:
@@ -276,6 +285,16 @@ def _ranks(prepared: Prepared, goal: Goal) -> Advice | None:
     return None
 
 
+def _cache(prepared: Prepared, goal: Goal) -> Advice | None:
+    """A cache of 8 bits, where the card has such floats."""
+    resolved = prepared.resolved
+    if (resolved.device.compute_capability or (0, 0)) < OLDEST_FP8_CACHE:
+        return None
+    if resolved.cache_dtype.startswith("fp8") or resolved.device.type != "cuda":
+        return None
+    return advice(prepared, {"cache.cache_dtype": "fp8"}, "cache of 8 bits", goal)
+
+
 def _weights(prepared: Prepared, goal: Goal) -> Advice | None:
     """Weights of fewer bits, where the model's own are served: 8, then 4."""
     model, device = prepared.resolved.model, prepared.resolved.device
@@ -300,6 +319,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     _override,
     _block,
     _batch,
+    _cache,
     _weights,
     _ranks,
 )

@@ -12,6 +12,10 @@ from kvpipe.simulation.result import ReplayResult
 from kvpipe.simulation.traces.base import TraceOptions
 from kvpipe.text.figures import count
 
+# Of the median first token: who reads along has left by then. Nobody asked for a bound, so the
+# load counts as served; that must not be all that is said of it.
+LONG_S = 10.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Waits:
@@ -103,3 +107,14 @@ def unserved(result: ReplayResult, waits: Waits) -> Iterator[str]:
             f"want.{name}_ms: {waits.percentile}% of the requests wait {1000 * found:,.1f} ms, "
             f"{1000 * most:,.10g} were asked for"
         )
+
+
+def slow_and_unasked(result: ReplayResult, waits: Waits) -> str:
+    """That first tokens come late, where nobody said how late they may ("": they do not)."""
+    found = result.first_token
+    if found is None or found.p50 < LONG_S or waits.first_token_s is not None:
+        return ""
+    return (
+        f"slow: first token {found.p50:,.1f} s after arrival at the median; nothing was asked of "
+        "it, want.first_token_ms bounds it"
+    )

@@ -25,7 +25,7 @@ from kvpipe.report.identity import identity
 from kvpipe.report.last_line import last_line
 from kvpipe.report.sweep_table import Column, figure
 from kvpipe.text.figures import count
-from kvpipe.text.lines import Line
+from kvpipe.text.lines import Line, wrap
 from kvpipe.text.meanwhile import meanwhile
 
 if TYPE_CHECKING:  # they import numpy, which no plan does
@@ -61,7 +61,14 @@ class Replay(Command):
         return [*problems, users_beside_trace(users, _USERS)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
-        from kvpipe.answers.waits import is_timed, unknowable, unserved, waits_of, without_times
+        from kvpipe.answers.waits import (
+            is_timed,
+            slow_and_unasked,
+            unknowable,
+            unserved,
+            waits_of,
+            without_times,
+        )
         from kvpipe.simulation.play import read_trace, replay
         from kvpipe.simulation.plot import render_svg
         from kvpipe.simulation.recomputed import recomputed_tokens
@@ -111,6 +118,7 @@ class Replay(Command):
             )
         result = result if timed else without_times(result)
         again = recomputed_tokens(requests, result)
+        slow = slow_and_unasked(result, waits)
         timing = _timing(trace.options, speed)
         resolved = prepared.resolved
         heading = f"{resolved.model.name} on {resolved.device.name}"
@@ -128,10 +136,17 @@ class Replay(Command):
             status=status,
             verdict=last_line(status.replace("_", " "), about, serves=not complaints),
             exit_code=1 if complaints else 0,
+<<<<<<< HEAD
             lines=lambda width: [
                 *map(Line, render(result, on, width, timing, again).split("\n")),
                 *(subslots.lines(width) if subslots else ()),
             ],
+=======
+            lines=lambda width: (
+                *map(Line, render(result, on, width, timing, again).split("\n")),
+                *(wrap(slow, width, "warning", indent="") if slow else ()),
+            ),
+>>>>>>> f7-words
             document={**document, "step_time": timing, "recomputed_tokens": again},
             complaints=complaints,
             pictures={"blocks_over_time.svg": render_svg(result, heading)},

@@ -22,6 +22,26 @@ MOST_LINES = 16  # with the folder and the verdict once more, which the report a
 _FOLDER = 1
 _LABEL = 9  # columns
 _BAR_WIDTH = 60
+<<<<<<< HEAD
+=======
+_NO_FIX = " (of this warning alone; what makes it fit comes last)"
+_MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
+# What goes when the screen is too small, the least needed first: cut to one line, left out, or
+# said in fewer words.
+_GIVEN_UP = (
+    ("brief", "legend"),
+    ("drop", "proof"),
+    ("join", "model"),
+    ("drop", "legend"),  # and the card, which it explains
+    ("drop", "notes"),
+    ("unlabel", "serve"),  # the command says itself what it is
+    ("cut", "change"),
+    ("cut", "warning"),
+    ("cut", "limit"),
+    ("cut", "users"),
+    ("cut", "plan"),
+)
+>>>>>>> f7-words
 
 
 def first_screen(report: ReportInput, width: int) -> list[Line]:
@@ -43,6 +63,7 @@ def _blocks(report: ReportInput, verdict: Verdict, width: int) -> dict[str, list
     head, capacity = report.headline, report.plan.capacity
     blocks = {"verdict": [Line(part, verdict.style) for part in whole_words(verdict.short, width)]}
     blocks["plan"] = _labelled("plan", verdict.figures, width)
+<<<<<<< HEAD
     blocks["model"] = _labelled("model", f"{head.model}, {_engine(report)}", width)
     if capacity is not None:
         blocks["users"] = _labelled("users", _users(report, capacity), width)
@@ -52,6 +73,15 @@ def _blocks(report: ReportInput, verdict: Verdict, width: int) -> dict[str, list
         blocks["card"] = [Line(f"{'card':<{_LABEL}}[{drawn}]")]
         blocks["legend"] = _labelled("", legend(*card), width)
     blocks |= _notes(all_notes(report), width)
+=======
+    engine = f"engine {head.engine}" + (f", {report.unread}" if report.unread else "")
+    blocks["model"] = _labelled("model", f"{head.model}, {engine}", width)
+    if plan.capacity is not None:
+        blocks["users"] = _labelled("users", _users(report, plan.capacity), width)
+        blocks["limit"] = _labelled("limit", _limit(report, plan.capacity), width)
+        blocks |= _card(report.profile.ranks[0], plan, width)
+    blocks |= _notes(all_notes(report), width, "" if verdict.serves else _NO_FIX)
+>>>>>>> f7-words
     if not report.verify.reason:
         blocks["proof"] = _labelled("proof", _proof(report), width)
     if report.no_serve:
@@ -146,13 +176,16 @@ def _scheduler_limits(report: ReportInput, capacity: Capacity) -> bool:
     return seqs is not None and capacity.requests_running > seqs
 
 
-def _notes(notes: tuple[Note, ...], width: int) -> dict[str, list[Line]]:
-    """The first warning, what would change it, and how many notes more there are."""
+def _notes(notes: tuple[Note, ...], width: int, beside: str) -> dict[str, list[Line]]:
+    """The first warning, what would change it (beside: what that is not), and how many notes more
+    there are."""
     warning = next((note for note in notes if note.is_warning), None)
     blocks: dict[str, list[Line]] = {}
     if warning is not None:
         blocks["warning"] = _labelled("warning", warning.text, width, "warning")
-        blocks["change"] = _labelled("change", warning.knob, width, "warning")
+        blocks["change"] = _labelled(
+            "change", f"{warning.knob}{beside if warning.knob else ''}", width, "warning"
+        )
     if more := len(notes) - (warning is not None):
         blocks["notes"] = [_more(count(more, "more note"))]
     return blocks

@@ -6,18 +6,10 @@ The causes of `report=full` are those of `accounts.CAUSES`; here stand the other
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from kvpipe.report.accounts import CAUSES
-
-
-@dataclass(frozen=True, kw_only=True)
-class Word:
-    """text: what it means. see: the setting that changes it, or another word ("" neither)."""
-
-    text: str
-    see: str = ""
-
+from kvpipe.report.screen_words import SCREEN_WORDS
+from kvpipe.report.word import Word
 
 _OTHERS: Mapping[str, Word] = {
     "activations": Word(
@@ -115,7 +107,7 @@ _OTHERS: Mapping[str, Word] = {
     ),
 }
 _OF_CAUSES = {cause.replace("_", " "): Word(text=text) for cause, text in CAUSES.items()}
-WORDS: Mapping[str, Word] = dict(sorted({**_OF_CAUSES, **_OTHERS}.items()))
+WORDS: Mapping[str, Word] = dict(sorted({**_OF_CAUSES, **SCREEN_WORDS, **_OTHERS}.items()))
 
 
 def explained(said: str) -> str | None:
