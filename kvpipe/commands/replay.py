@@ -136,17 +136,11 @@ class Replay(Command):
             status=status,
             verdict=last_line(status.replace("_", " "), about, serves=not complaints),
             exit_code=1 if complaints else 0,
-<<<<<<< HEAD
             lines=lambda width: [
                 *map(Line, render(result, on, width, timing, again).split("\n")),
                 *(subslots.lines(width) if subslots else ()),
-            ],
-=======
-            lines=lambda width: (
-                *map(Line, render(result, on, width, timing, again).split("\n")),
                 *(wrap(slow, width, "warning", indent="") if slow else ()),
-            ),
->>>>>>> f7-words
+            ],
             document={**document, "step_time": timing, "recomputed_tokens": again},
             complaints=complaints,
             pictures={"blocks_over_time.svg": render_svg(result, heading)},

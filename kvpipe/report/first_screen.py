@@ -22,26 +22,7 @@ MOST_LINES = 16  # with the folder and the verdict once more, which the report a
 _FOLDER = 1
 _LABEL = 9  # columns
 _BAR_WIDTH = 60
-<<<<<<< HEAD
-=======
 _NO_FIX = " (of this warning alone; what makes it fit comes last)"
-_MARKS = {"weights": "W", "activations": "A", "KV cache": "K", "free": "."}
-# What goes when the screen is too small, the least needed first: cut to one line, left out, or
-# said in fewer words.
-_GIVEN_UP = (
-    ("brief", "legend"),
-    ("drop", "proof"),
-    ("join", "model"),
-    ("drop", "legend"),  # and the card, which it explains
-    ("drop", "notes"),
-    ("unlabel", "serve"),  # the command says itself what it is
-    ("cut", "change"),
-    ("cut", "warning"),
-    ("cut", "limit"),
-    ("cut", "users"),
-    ("cut", "plan"),
-)
->>>>>>> f7-words
 
 
 def first_screen(report: ReportInput, width: int) -> list[Line]:
@@ -63,7 +44,6 @@ def _blocks(report: ReportInput, verdict: Verdict, width: int) -> dict[str, list
     head, capacity = report.headline, report.plan.capacity
     blocks = {"verdict": [Line(part, verdict.style) for part in whole_words(verdict.short, width)]}
     blocks["plan"] = _labelled("plan", verdict.figures, width)
-<<<<<<< HEAD
     blocks["model"] = _labelled("model", f"{head.model}, {_engine(report)}", width)
     if capacity is not None:
         blocks["users"] = _labelled("users", _users(report, capacity), width)
@@ -72,16 +52,7 @@ def _blocks(report: ReportInput, verdict: Verdict, width: int) -> dict[str, list
         drawn = bar(*card, min(_BAR_WIDTH, width - _LABEL - 2))
         blocks["card"] = [Line(f"{'card':<{_LABEL}}[{drawn}]")]
         blocks["legend"] = _labelled("", legend(*card), width)
-    blocks |= _notes(all_notes(report), width)
-=======
-    engine = f"engine {head.engine}" + (f", {report.unread}" if report.unread else "")
-    blocks["model"] = _labelled("model", f"{head.model}, {engine}", width)
-    if plan.capacity is not None:
-        blocks["users"] = _labelled("users", _users(report, plan.capacity), width)
-        blocks["limit"] = _labelled("limit", _limit(report, plan.capacity), width)
-        blocks |= _card(report.profile.ranks[0], plan, width)
     blocks |= _notes(all_notes(report), width, "" if verdict.serves else _NO_FIX)
->>>>>>> f7-words
     if not report.verify.reason:
         blocks["proof"] = _labelled("proof", _proof(report), width)
     if report.no_serve:
