@@ -30,7 +30,13 @@ from kvpipe.stages.allocation.placements import LETTERED, SLOTTED
 from kvpipe.stages.binding.base import Binding, BindingRequest, BoundCache
 from kvpipe.stages.grouping.base import Grouping, GroupingRequest
 from kvpipe.stages.grouping.planning import COMPARED
-from kvpipe.stages.profiling.base import MemoryProfile, Profiling, ProfilingRequest, demanded
+from kvpipe.stages.profiling.base import (
+    AskedWhenNeeded,
+    MemoryProfile,
+    Profiling,
+    ProfilingRequest,
+    demanded,
+)
 from kvpipe.stages.profiling.every_rank import profile_every_rank
 from kvpipe.stages.validation.base import ResolvedRun, Validation
 from kvpipe.stages.validation.layers import stage_sizes
@@ -135,7 +141,7 @@ def profile_ranks(prepared: Prepared, backend: Backend | None = None) -> MemoryP
     return profile_every_rank(
         config.plugins["profiling"].make(Profiling),
         profiling_request(prepared),
-        backend or make_backend(config, prepared.resolved.backend),
+        backend or AskedWhenNeeded(lambda: make_backend(config, prepared.resolved.backend)),
         sizes=config.parallel.rank_memory_bytes,
         may_exceed_device=config.cache.may_exceed_device,
     )

@@ -170,6 +170,20 @@ def test_planning_imports_no_heavy_package(tmp_path):
     json.loads(done.stdout)
 
 
+@pytest.mark.parametrize(
+    "command", ["find", "compare", "replay", "doctor", pytest.param("page", marks=pytest.mark.full)]
+)
+def test_what_owns_no_memory_imports_no_heavy_package_on_a_cpu_either(command, tmp_path):
+    short = ["trace=synthetic", "trace.max_requests=3"] if command == "replay" else []
+    asked = ["sample"] if command == "doctor" else ["device=cpu", "report=none", *short]
+    code = (
+        f"import sys; from kvpipe.front.main import run; run([{command!r}, *{asked!r}]); "
+        "sys.exit(sorted({'torch', 'cupy', 'transformers'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_first_screen_loads_no_module_that_only_other_requests_need(tmp_path):
     """Each takes its part of the start: advice, layers of several kinds, model files, sweeps."""
     code = (

@@ -26,7 +26,6 @@ from kvpipe.page.position import Position, Share, shares_of
 from kvpipe.pipeline import (
     Prepared,
     demanded_of,
-    make_backend,
     plan_with,
     prepare,
     profile_ranks,
@@ -83,8 +82,7 @@ class Planner:
     def _profile(self, made: Prepared) -> MemoryProfile:
         asked = profiling_request(made)
         if self._kept is None or self._kept[0] != asked:
-            backend = make_backend(made.config, made.resolved.backend)
-            self._kept = (asked, profile_ranks(made, backend))
+            self._kept = (asked, profile_ranks(made))
         return self._kept[1]
 
 

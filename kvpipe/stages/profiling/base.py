@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -20,6 +20,17 @@ class AsksMemory(Protocol):
     """What profiling needs of a backend."""
 
     def memory_info(self) -> MemoryInfo: ...
+
+
+@dataclass(frozen=True)
+class AskedWhenNeeded:
+    """A backend that is made when a plugin asks it: most plans rest on figures of their own, and
+    need neither the backend's library nor its kernels."""
+
+    make: Callable[[], AsksMemory]
+
+    def memory_info(self) -> MemoryInfo:
+        return self.make().memory_info()
 
 
 @runtime_checkable
