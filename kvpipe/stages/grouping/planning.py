@@ -62,11 +62,12 @@ def plan(
     Raises ConfigError (with all that is wrong with the request) and DoesNotFit (too little memory,
     with the longest length that fits).
     """
-    if listed(layers) == ():
+    given_layers = listed(layers)  # read once: it may be an iterator
+    if given_layers == ():
         wanted = "CacheLayers of one rank, or a list of them for each rank"
         knob = "[[]] is a rank that keeps no cache"
         raise ConfigError(Problem("layers", wanted, "none", knob))
-    ranks = _ranks(layers)
+    ranks = _ranks(layers if given_layers is None else given_layers)
     figures = listed(memory)
     given = tuple(map(parse_size, (memory,) * len(ranks) if figures is None else figures))
     arguments = Arguments(
