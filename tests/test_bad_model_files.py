@@ -429,7 +429,9 @@ def test_an_illegal_tensor_parallel_size_names_the_legal_ones() -> None:
     (line,) = problems_of(FULL, tp=7)
     assert line == (
         "parallel.tensor_parallel_size: expected one of 1, 2, 4, 8, 16, 32 "
-        "(32 attention heads are split; 8 KV heads are split or replicated), got 7"
+        "(32 attention heads are split; 8 KV heads are split or replicated), got 7; "
+        "a pipeline splits layers instead: parallel.pipeline_parallel_size=7 with "
+        "parallel.tensor_parallel_size=1"
     )
     state = {"spec": "mamba", "states": [{"name": "conv", "shape": [6, 3]}]}
     (line,) = problems_of(state, tp=4)

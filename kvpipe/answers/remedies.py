@@ -22,7 +22,7 @@ from kvpipe.specs.edges import largest, smallest
 
 PLENTY = 2**50  # bytes
 LENGTH = "scheduler.max_model_len"
-MOST_NAMED = 5  # ways out that a message names
+MOST_NAMED = 6  # ways out that a message names
 HIGHEST_SHARE = 97  # hundredths of a card that may be advised; more leaves no room for the rest
 MOST_RANKS = 16
 SURELY_RUNS = "the longest that surely runs"

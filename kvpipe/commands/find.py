@@ -91,7 +91,7 @@ def _serves(search: Search, status: str) -> bool:
 
 def _verdict(search: Search, status: str) -> Line:
     device = search.prepared.resolved.device
-    where = device.name if device.type != "cpu" else "some device"
+    where = device.name if device.type != "cpu" else "the smallest device that serves them"
     load = f"{count(search.want.requests, 'request')} of {count(search.length, 'token')}"
     word, serves = status.replace("_", " "), _serves(search, status)
     asked = ", as asked" if device.type != "cpu" and (serves or word != "may not fit") else ""
@@ -130,7 +130,7 @@ def _settings(search: Search, findings: Sequence[Finding]) -> Iterator[Line]:
     beside = {} if said == search.length else {LENGTH: search.length}
     yield Line("settings for your line, of kvpipe run: one of these", "faint")
     for finding in settable:
-        may = ", which may not fit" if finding.setting_status == "may_not_fit" else ""
+        may = " (may not fit with it)" if finding.setting_status == "may_not_fit" else ""
         typed = prepared.as_typed({**beside, **changes_of(finding.setting)})
         yield Line(f"{finding.question}{may}: {typed}")
 

@@ -106,10 +106,12 @@ def _unknown_type(file: ConfigFile, by_keys: Sequence[Problem] = ()) -> ConfigEr
         got = got if file.model_type in REASONS else f"'{whole}'"
         return unreadable("model_type", expected, f"{got}: {reason}", BY_HAND)
     newer = "or model.probe=true where a newer transformers has the type"
-    knob = f"{did_you_mean(file.model_type, families())}; else {BY_HAND}, {newer}"
+    near = did_you_mean(file.model_type, families())
+    knob = f"{near}; else {BY_HAND}, {newer}"
     if by_keys:
         keys = ", ".join(problem.key.removeprefix("config.json: ") for problem in by_keys)
-        knob = f"{BY_HAND}, {newer}; by its keys alone it cannot be read, for want of {keys}"
+        hint = near.partition("valid: ")[0]
+        knob = f"{hint}{BY_HAND}, {newer}; by its keys alone it cannot be read, for want of {keys}"
     return unreadable("model_type", expected, got, knob)
 
 

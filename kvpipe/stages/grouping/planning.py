@@ -63,11 +63,12 @@ def plan(
     """
     from kvpipe.stages.grouping._arguments import Arguments, listed  # of callers of plan() alone
 
-    if listed(layers) == ():
+    given_layers = listed(layers)  # read once: it may be an iterator
+    if given_layers == ():
         wanted = "CacheLayers of one rank, or a list of them for each rank"
         knob = "[[]] is a rank that keeps no cache"
         raise ConfigError(Problem("layers", wanted, "none", knob))
-    ranks = _ranks(layers)
+    ranks = _ranks(layers if given_layers is None else given_layers)
     figures = listed(memory)
     given = tuple(map(parse_size, (memory,) * len(ranks) if figures is None else figures))
     arguments = Arguments(
