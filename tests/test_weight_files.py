@@ -261,7 +261,7 @@ def test_hidden_size_over_heads_is_never_a_guess(
         tensors(tmp_path, "model.safetensors", shapes, dtype)
     with pytest.raises(ConfigError) as caught:
         nobody_knows(tmp_path)
-    assert any("head_dim): expected a number" in line for line in caught.value.lines())
+    assert any("head_dim (expected a number" in line for line in caught.value.lines())
 
 
 def test_a_hidden_size_that_heads_do_not_divide_proves_nothing(tmp_path: Path) -> None:

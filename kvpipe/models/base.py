@@ -107,3 +107,9 @@ class ModelGeometry:
     def bytes_of_weights(self, served_dtype: str) -> int:
         """Of the whole model as it is served; 0 where nobody says how many parameters it has."""
         return self.weight_bytes or (self.parameter_count or 0) * DTYPE_BYTES[served_dtype]
+
+
+def architectures_of(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """The classes that a config.json names; none where it lists no text."""
+    names = raw.get("architectures")
+    return tuple(n for n in names if isinstance(n, str)) if isinstance(names, list | tuple) else ()

@@ -12,6 +12,7 @@ from typing import Any
 from kvpipe.errors import ConfigError, Problem, printable
 from kvpipe.files.regular import open_regular
 from kvpipe.models._values import Values, unreadable
+from kvpipe.models.base import architectures_of
 from kvpipe.models.families.classes import facts_of, generating_type
 from kvpipe.models.mistral_format import NAME as PARAMS
 from kvpipe.models.mistral_format import as_config, is_params
@@ -54,8 +55,7 @@ class ConfigFile:
     @property
     def architectures(self) -> tuple[str, ...]:
         """Of the whole; none where the file lists no text."""
-        names = self.raw.get("architectures")
-        return tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
+        return architectures_of(self.raw)
 
     @property
     def is_nested(self) -> bool:

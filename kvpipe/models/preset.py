@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kvpipe.errors import ConfigError, Problem, did_you_mean
-from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry
+from kvpipe.models.base import MAX_LAYERS, CacheGeometry, ModelGeometry, architectures_of
 from kvpipe.models.weight import Weight
 from kvpipe.text.quantities import Bytes
 
@@ -124,6 +124,7 @@ class Preset:
             caches=_caches(options.layers),
             source="preset",
             weights=_weights_of(options),
+            architectures=architectures_of(options.config or {}),
             **fields,
         )
 

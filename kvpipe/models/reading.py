@@ -109,10 +109,17 @@ def _unknown_type(file: ConfigFile, by_keys: Sequence[Problem] = ()) -> ConfigEr
     near = did_you_mean(file.model_type, families())
     knob = f"{near}; else {BY_HAND}, {newer}"
     if by_keys:
-        keys = ", ".join(problem.key.removeprefix("config.json: ") for problem in by_keys)
         hint = near.partition("valid: ")[0]
-        knob = f"{hint}{BY_HAND}, {newer}; by its keys alone it cannot be read, for want of {keys}"
+        knob = f"{hint}{BY_HAND}, {newer}; its keys alone do not say it: {_in_brief(by_keys)}"
     return unreadable("model_type", expected, got, knob)
+
+
+def _in_brief(problems: Sequence[Problem]) -> str:
+    """The first whole, of the others the keys."""
+    first, *others = problems
+    keys = [problem.key.removeprefix("config.json: ") for problem in problems]
+    words = f"{keys[0]} (expected {first.expected}, got {first.got})"
+    return words + (f", and {', '.join(keys[1:])}" if others else "")
 
 
 def read_geometry(file: ConfigFile, tensors: TensorTable | None = None) -> ModelGeometry:

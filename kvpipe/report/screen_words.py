@@ -78,6 +78,15 @@ SCREEN_WORDS: Mapping[str, Word] = {
         text="in find: replicas x ranks of each, TP (tensor), PP (pipeline) or DP (copies) so many",
         see="replica",
     ),
+    "of": Word(
+        text="in find: the type of a fleet's cards, of which the number stands before it",
+        see="cards",
+    ),
+    "verdict": Word(
+        text="fits, may not fit or does not fit: at every end of the memory's estimate, at some, "
+        "at none",
+        see="may not fit",
+    ),
     "cards": Word(
         text="in find: all that a fleet has, of the type beside it",
         see="replica",
