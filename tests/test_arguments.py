@@ -60,14 +60,16 @@ def test_what_the_release_refuses_is_refused_before_anything_is_planned(name: st
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in REFUSED if "partition" not in name])
 def test_the_knob_beside_it_is_taken(name: str) -> None:
-    """Each `key=value` of the knob, alone."""
+    """Each `key=value` of the knob alone, but for those that it joins by "with"."""
     words, _ = REFUSED[name]
     base = [word for word in LLAMA if word.partition("=")[0] not in " ".join(words)]
     with pytest.raises(ConfigError) as caught:
         prepared_request([*base, *OF_0_33, *words])
     (problem,) = caught.value.problems
-    for key, value in re.findall(r"([a-z_]+\.[a-z_]+)=([\w.]+)", problem.knob):
-        assert outcome(with_changes([*base, *OF_0_33, *words], {key: value})), (key, value)
+    for way in re.split(r"; | or ", problem.knob):
+        said = re.findall(r"([a-z_]+\.[a-z_]+)=([\w.]+)", way)
+        for changes in [dict(said)] if " with " in way else [{key: value} for key, value in said]:
+            assert outcome(with_changes([*base, *OF_0_33, *words], changes)), changes
 
 
 def test_copies_of_heads_take_context_ranks() -> None:

@@ -64,7 +64,9 @@ def test_what_one_engine_refuses_stands_beside_what_others_serve(capsys, tmp_pat
         "sglang refuses: engine.name: expected an engine that is planned with layers bounded"
         in said
     )
-    assert "vllm serve meta-llama/Llama-4-Scout" in said
+    assert "vllm serve meta-llama" not in said and "its flags: report=full" in said
+    assert run([*words, "scheduler.max_model_len=8192", "report=full"]) == 0
+    assert "vllm serve meta-llama/Llama-4-Scout" in capsys.readouterr().out
 
 
 def test_an_engine_that_is_none_is_told_with_those_that_are() -> None:

@@ -11,8 +11,10 @@ import yaml
 from report_runs import report_of
 
 import kvpipe
+from kvpipe.commands.engine_answer import answer_of_engine, planned_engine
 from kvpipe.commands.run import answer_of
-from kvpipe.errors import DoesNotFit
+from kvpipe.errors import ConfigError, DoesNotFit
+from kvpipe.front.prepared import prepared_request
 from kvpipe.pipeline import Result
 from kvpipe.report.first_screen import MOST_LINES, first_screen
 from kvpipe.report.of_run import report_input
@@ -58,6 +60,26 @@ def test_every_preset_answers_on_one_screen_of_any_width(
         checked(screen([f"model={preset}", f"device={where}", *ranks], width), width)
     except DoesNotFit:
         pytest.skip("does not fit")
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt_llm", "llama_cpp", "transformers"])
+@pytest.mark.parametrize("preset", ["llama", "gemma3_27b", "jamba", "deepseek_v2_lite"])
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_planned_engine_answers_on_one_screen(engine: str, preset: str, width: int) -> None:
+    asked = [f"model={preset}", "device=h200", "scheduler.max_model_len=8192", f"engine={engine}"]
+    prepared = prepared_request(asked).prepared
+    planned = planned_engine(prepared)
+    assert planned is not None
+    try:
+        answer = answer_of_engine(prepared, planned)
+    except (ConfigError, DoesNotFit) as error:
+        pytest.skip(error.lines()[0])
+    last = list(whole_words(answer.verdict.text, width))
+    lines = [line.text for line in answer.screen(width)] + ["files", *last]
+    checked(lines, width)
+    assert lines[: len(last)] == last
+    labels = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert set(labels) >= {"plan", "users", "limit", "serve", "files"}
 
 
 def test_the_verdict_is_the_first_line_and_the_last() -> None:

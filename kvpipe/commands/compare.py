@@ -21,7 +21,7 @@ from kvpipe.errors import Problem, problems_of
 from kvpipe.pipeline import Prepared, profile_ranks
 from kvpipe.report.base import Answer
 from kvpipe.report.cards import cards
-from kvpipe.report.comparison import Fastest, document, sections
+from kvpipe.report.comparison import Fastest, document, first_section, sections
 from kvpipe.report.identity import model_words, where
 from kvpipe.report.last_line import last_line
 from kvpipe.report.sweep_table import Column, figure
@@ -87,6 +87,7 @@ class Compare(Command):
             verdict=last_line(status.replace("_", " "), _by_verdict(found, asked), serves=serves),
             exit_code=0 if serves else 1,
             lines=partial(lay_out, sections(found, heading, length, asked, fastest)),
+            screen=partial(lay_out, [first_section(found, heading, length, asked)]),
             document=document(found, prepared, asked, fastest),
             pictures={"cards.svg": cards(found, f"{heading}, {length:,} tokens")},
             fields={f"users_{name}": copies * count for name, count in users.items()},

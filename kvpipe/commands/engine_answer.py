@@ -17,6 +17,7 @@ from kvpipe.errors import DoesNotFit
 from kvpipe.pipeline import Prepared
 from kvpipe.report.base import Answer
 from kvpipe.report.engine_plan import document, document_of_ends, sections, summary
+from kvpipe.report.engine_screen import engine_screen
 from kvpipe.report.identity import model_words, where
 from kvpipe.report.last_line import last_line
 from kvpipe.request.want import requests_asked
@@ -64,6 +65,7 @@ def answer_of_engine(prepared: Prepared, engine: PlannedEngine, job: str | None 
         status=status,
         exit_code=0 if fits else 1,
         lines=partial(lay_out, sections(plan, model_words(resolved), where(resolved))),
+        screen=partial(engine_screen, plan, ends, load.copies, verdict, model_words(resolved)),
         verdict=verdict,
         document=said | document(plan, prepared) | document_of_ends(ends) | advice,
         fields=summary(plan, load.copies, fits),

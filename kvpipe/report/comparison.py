@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvpipe.answers.engine_comparison import Compared
@@ -27,13 +27,20 @@ class Fastest:
     why: str
 
 
+def first_section(found: Sequence[Compared], heading: str, length: int, asked: int) -> Section:
+    """What a person wants first: who runs how many; of the rest what it is."""
+    verdicts = _verdicts(found, _title(heading, length), asked)
+    rest = "what each holds, loses and prints, bounds on its time, its flags: report=full"
+    return replace(verdicts, paragraphs=[*verdicts.paragraphs, Line(rest, "faint")])
+
+
 def sections(
     found: Sequence[Compared], heading: str, length: int, asked: int, fastest: Fastest
 ) -> list[Section]:
     """asked: users of a copy."""
     plans = [each for each in found if each.plan is not None]
     return [
-        _verdicts(found, f"compare: {heading}, requests of {length:,} tokens", asked),
+        _verdicts(found, _title(heading, length), asked),
         _held(plans),
         Section(
             title="Lost, the largest first",
@@ -52,6 +59,10 @@ def sections(
         _times(found, fastest),
         Section(title="The plans as command lines", verbatim=list(_commands(plans))),
     ]
+
+
+def _title(heading: str, length: int) -> str:
+    return f"compare: {heading}, requests of {length:,} tokens"
 
 
 def _differs(each: Compared) -> str:

@@ -12,6 +12,7 @@ from kvpipe.cache.plan import Capacity
 from kvpipe.notes import Note
 from kvpipe.report.card_bar import bar, legend, legend_in_brief
 from kvpipe.report.derived_notes import all_notes
+from kvpipe.report.labelled import LABEL, labelled
 from kvpipe.report.on_screen import Blocks, lines_of, on_screen
 from kvpipe.report.run_input import ReportInput
 from kvpipe.report.verdict import Verdict, verdict_of
@@ -20,7 +21,6 @@ from kvpipe.text.lines import Line, shell_lines, whole_words
 
 MOST_LINES = 16  # with the folder and the verdict once more, which the report adds
 _FOLDER = 1
-_LABEL = 9  # columns
 _BAR_WIDTH = 60
 _NO_FIX = " (of this warning alone; what makes it fit comes last)"
 
@@ -43,20 +43,20 @@ def _blocks(report: ReportInput, verdict: Verdict, width: int) -> dict[str, list
     """All that there is to say, in order."""
     head, capacity = report.headline, report.plan.capacity
     blocks = {"verdict": [Line(part, verdict.style) for part in whole_words(verdict.short, width)]}
-    blocks["plan"] = _labelled("plan", verdict.figures, width)
-    blocks["model"] = _labelled("model", f"{head.model}, {_engine(report)}", width)
+    blocks["plan"] = labelled("plan", verdict.figures, width)
+    blocks["model"] = labelled("model", f"{head.model}, {_engine(report)}", width)
     if capacity is not None:
-        blocks["users"] = _labelled("users", _users(report, capacity), width)
-        blocks["limit"] = _labelled("limit", _limit(report, capacity), width)
+        blocks["users"] = labelled("users", _users(report, capacity), width)
+        blocks["limit"] = labelled("limit", _limit(report, capacity), width)
         card = report.profile.ranks[0], report.plan
-        drawn = bar(*card, min(_BAR_WIDTH, width - _LABEL - 2))
-        blocks["card"] = [Line(f"{'card':<{_LABEL}}[{drawn}]")]
-        blocks["legend"] = _labelled("", legend(*card), width)
+        drawn = bar(*card, min(_BAR_WIDTH, width - LABEL - 2))
+        blocks["card"] = [Line(f"{'card':<{LABEL}}[{drawn}]")]
+        blocks["legend"] = labelled("", legend(*card), width)
     blocks |= _notes(all_notes(report), width, "" if verdict.serves else _NO_FIX)
     if not report.verify.reason:
-        blocks["proof"] = _labelled("proof", _proof(report), width)
+        blocks["proof"] = labelled("proof", _proof(report), width)
     if report.no_serve:
-        blocks["serve"] = _labelled("serve", f"none: {report.no_serve}", width)
+        blocks["serve"] = labelled("serve", f"none: {report.no_serve}", width)
     if report.serve:
         blocks["serve"] = [Line("serve"), *_serve(report, width)]
     return blocks
@@ -69,11 +69,9 @@ def _shorter(report: ReportInput, verdict: Verdict, width: int) -> Iterator[Bloc
         name += f", {_engine(report)}"
     capacity = report.plan.capacity
     if capacity is not None:
-        yield {
-            "legend": _labelled("", legend_in_brief(report.profile.ranks[0], report.plan), width)
-        }
+        yield {"legend": labelled("", legend_in_brief(report.profile.ranks[0], report.plan), width)}
     yield {"proof": []}
-    yield {"plan": _labelled("plan", f"{name}: {verdict.figures}", width), "model": []}
+    yield {"plan": labelled("plan", f"{name}: {verdict.figures}", width), "model": []}
     yield {"card": [], "legend": []}
     yield {"notes": []}
     if report.serve:  # the command says itself what it is
@@ -81,11 +79,11 @@ def _shorter(report: ReportInput, verdict: Verdict, width: int) -> Iterator[Bloc
     if capacity is None:
         return
     users, limit = _users_in_brief(report, capacity), _limit_in_brief(report, capacity)
-    yield {"users": _labelled("users", users, width)}
-    yield {"limit": _labelled("limit", limit, width)}
-    yield {"users": _labelled("users", f"{users}, by {limit}", width), "limit": []}
+    yield {"users": labelled("users", users, width)}
+    yield {"limit": labelled("limit", limit, width)}
+    yield {"users": labelled("users", f"{users}, by {limit}", width), "limit": []}
     if report.serve:  # which names the model, too
-        yield {"plan": _labelled("plan", verdict.figures, width)}
+        yield {"plan": labelled("plan", verdict.figures, width)}
 
 
 def _engine(report: ReportInput) -> str:
@@ -153,8 +151,8 @@ def _notes(notes: tuple[Note, ...], width: int, beside: str) -> dict[str, list[L
     warning = next((note for note in notes if note.is_warning), None)
     blocks: dict[str, list[Line]] = {}
     if warning is not None:
-        blocks["warning"] = _labelled("warning", warning.text, width, "warning")
-        blocks["change"] = _labelled(
+        blocks["warning"] = labelled("warning", warning.text, width, "warning")
+        blocks["change"] = labelled(
             "change", f"{warning.knob}{beside if warning.knob else ''}", width, "warning"
         )
     if more := len(notes) - (warning is not None):
@@ -170,10 +168,4 @@ def _number_of_notes(notes: Sequence[Note]) -> str:
 
 
 def _more(what: str) -> Line:
-    return Line(f"{'':<{_LABEL}}{what}: report=full", "faint")
-
-
-def _labelled(label: str, text: str, width: int, style: str = "") -> list[Line]:
-    """A label and its text beside it."""
-    parts = enumerate(whole_words(text, width - _LABEL))
-    return [Line(f"{label if not n else '':<{_LABEL}}{part}", style) for n, part in parts]
+    return Line(f"{'':<{LABEL}}{what}: report=full", "faint")
