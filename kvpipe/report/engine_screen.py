@@ -21,7 +21,7 @@ def engine_screen(
     adds. copies: that share the users, each with such a plan."""
     engine = f"engine {plan.engine}"
     rest = ("budget", "rules", "what it prints", *plan.start.files)
-    blocks: Blocks = {
+    blocks: dict[str, list[Line]] = {
         "verdict": [Line(part, verdict.style) for part in whole_words(verdict.text, width)],
         "plan": labelled("plan", "; ".join(_pools(plan)), width),
         "model": labelled("model", f"{model}, {engine}", width),
