@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from tools.live.cases import cases  # noqa: E402
 from tools.live.compare import differences, layer_number  # noqa: E402
 from tools.live.models import MODELS  # noqa: E402
 from tools.live.padded import padded  # noqa: E402
+from tools.live.page import anywhere  # noqa: E402
 from tools.live.paired import change_percent, slope_microseconds  # noqa: E402
 from tools.live.plugin import installed_in  # noqa: E402
 
@@ -156,6 +158,15 @@ def test_what_one_more_costs_is_the_slope_of_the_means() -> None:
     taken = [{"2": 100_000, "4": 110_000, "8": 130_000}] * 20
     found = slope_microseconds(taken, {"2": 2, "4": 4, "8": 8})
     assert (found.value, found.low, found.high) == pytest.approx((5, 5, 5))
+
+
+def test_no_page_names_a_folder_of_the_machine_that_made_it() -> None:
+    said = "cannot import name 'x' (/opt/made/lib/python3.11/site-packages/vllm/a.py)"
+    assert anywhere(said) == "cannot import name 'x' (vllm/a.py)"
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
+    assert [
+        page.name for page in pages if re.search(r"/\S+/site-packages/", page.read_text())
+    ] == []
 
 
 def test_layers_are_told_by_their_number() -> None:

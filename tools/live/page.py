@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,8 +160,13 @@ def _differences(found: Sequence[Json]) -> Iterator[str]:
     yield ""
 
 
+def anywhere(text: str) -> str:
+    """Paths of the machine that ran it, as far as they say something elsewhere."""
+    return re.sub(r"/[^\s()']*/site-packages/", "", text)
+
+
 def _short(differences: list[str]) -> str:
-    text = "; ".join(difference[:300] for difference in differences[:3])
+    text = "; ".join(anywhere(difference)[:300] for difference in differences[:3])
     more = len(differences) - 3
     return " ".join(text.split()) + (f"; and {more} more" if more > 0 else "")
 
@@ -171,7 +177,7 @@ def _refused(found: Sequence[Json]) -> Iterator[str]:
         return
     yield "### What the engine does not start here\n"
     for record in both:
-        reason = " ".join(record["engine"]["error"].split())[:200].replace("|", "/")
+        reason = anywhere(" ".join(record["engine"]["error"].split()))[:200].replace("|", "/")
         yield f"- {record['case']}: {reason}"
     yield ""
 
