@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvpipe.answers.cache_range import cache_words, poorest
-from kvpipe.answers.measured_subslots import Served, measured_subslots
-from kvpipe.answers.replayed_ends import Replayed, status_at_ends
 from kvpipe.answers.served import refused
-from kvpipe.answers.speed import Speed, speed_of
+from kvpipe.answers.speed import Speed
 from kvpipe.answers.uncounted import status_beside_weights, uncounted_words
 from kvpipe.commands.base import Command
 from kvpipe.commands.unread_wants import users_beside_trace
@@ -24,12 +21,14 @@ from kvpipe.report.base import Answer
 from kvpipe.report.identity import identity
 from kvpipe.report.last_line import last_line
 from kvpipe.report.sweep_table import Column, figure
+from kvpipe.stages.profiling.base import MemoryProfile
+from kvpipe.stages.validation.base import ResolvedRun
 from kvpipe.text.figures import count
 from kvpipe.text.lines import Line, wrap
 from kvpipe.text.meanwhile import meanwhile
 
 if TYPE_CHECKING:  # they import numpy, which no plan does
-    from kvpipe.simulation.result import ReplayResult
+    from kvpipe.answers.replayed_trace import AskedTrace, ServedTrace
     from kvpipe.simulation.traces.base import TraceOptions
 
 
@@ -61,95 +60,79 @@ class Replay(Command):
         return [*problems, users_beside_trace(users, _USERS)]
 
     def run(self, prepared: Prepared, job: str | None) -> Answer:
-        from kvpipe.answers.waits import (
-            is_timed,
-            slow_and_unasked,
-            unknowable,
-            unserved,
-            waits_of,
-            without_times,
-        )
-        from kvpipe.simulation.play import read_trace, replay
-        from kvpipe.simulation.plot import render_svg
-        from kvpipe.simulation.recomputed import recomputed_tokens
-        from kvpipe.simulation.text import render
+        from kvpipe.answers.replayed_trace import asked_trace, served_trace
 
         if "want.requests" in prepared.said:  # one is also what nobody said
             raise ConfigError(users_beside_trace(prepared.config.want["requests"], _USERS))
-        trace = read_trace(prepared.config.trace)
-        requests = trace.requests()
-        speed, waits = speed_of(prepared, trace.options.efficiency), waits_of(prepared.config.want)
-        timed = is_timed(trace.options, speed.bound)
-        if not timed and (wrong := list(unknowable(waits, speed.why))):
-            raise ConfigError(wrong)
+        asked = asked_trace(prepared)
         try:
             profile = profile_ranks(prepared)
             plan = plan_with(prepared, profile.available_kv_bytes, compared=())
         except DoesNotFit as error:
             raise refused(prepared, error) from None
         with meanwhile(sys.stderr if job is None else None) as tell:  # a sweep has a bar of its own
-            play = partial(
-                replay,
-                requests,
-                options=trace.options,
-                max_num_seqs=prepared.resolved.max_num_seqs,
-                prefix_caching=prepared.config.cache.enable_prefix_caching,
-                best=speed.bound,
-                copies=prepared.resolved.parallel.dp,
-                together=bool(prepared.resolved.model.experts_per_token),
-                tell=tell,
-            )
+            served = served_trace(prepared, asked, profile, plan, tell)
+        return _answer(asked, served, profile)
 
-            def complaints_of(result: ReplayResult) -> tuple[str, ...]:
-                return tuple(unserved(result if timed else without_times(result), waits))
 
-            served, subslots = measured_subslots(
-                Served(prepared=prepared, plan=plan, result=play(plan)),
-                profile.available_kv_bytes,
-                play,
-            )
-            prepared, plan, result = served.prepared, served.plan, served.result
-            complaints = complaints_of(result)
-            status = status_at_ends(
-                prepared,
-                profile,
-                Replayed(plan=plan, held_blocks=result.peak_in_use, serves=not complaints),
-                lambda at_end: not complaints_of(play(at_end)),
-            )
-        result = result if timed else without_times(result)
-        again = recomputed_tokens(requests, result)
-        slow = slow_and_unasked(result, waits)
-        timing = _timing(trace.options, speed)
-        resolved = prepared.resolved
-        heading = f"{resolved.model.name} on {resolved.device.name}"
-        on = f"{heading}, {cache_words(poorest(profile))}{uncounted_words(resolved, profile)}"
-        if plan.requested_len > plan.limits.max_model_len:
-            on += f"; max_model_len lowered from {plan.requested_len:,}"
-        document = {**identity(prepared, "kvpipe.replay"), **result.to_json()}
-        if subslots is not None:
-            document["subslots"] = subslots.to_json()
-        status = status_beside_weights(resolved, profile) if status == "fits" else status
-        about = f"{count(len(requests), 'request')} replayed"
-        if status != "may_not_fit" or not complaints:  # where the line has room
-            about += f" on {heading}"
-        return Answer(
-            status=status,
-            verdict=last_line(status.replace("_", " "), about, serves=not complaints),
-            exit_code=1 if complaints else 0,
-            lines=lambda width: [
-                *map(Line, render(result, on, width, timing, again).split("\n")),
-                *(subslots.lines(width) if subslots else ()),
-                *(wrap(slow, width, "warning", indent="") if slow else ()),
-            ],
-            document={**document, "step_time": timing, "recomputed_tokens": again},
-            complaints=complaints,
-            pictures={"blocks_over_time.svg": render_svg(result, heading)},
-            fields={
-                "max_running": result.max_running,
-                "peak_in_use": result.peak_in_use,
-                "preemptions": result.counts.preemptions,
-            },
-        )
+def _answer(asked: AskedTrace, served: ServedTrace, profile: MemoryProfile) -> Answer:
+    from kvpipe.answers.waits import slow_and_unasked
+    from kvpipe.simulation.plot import render_svg
+    from kvpipe.simulation.recomputed import recomputed_tokens
+    from kvpipe.simulation.text import render
+
+    result, resolved, subslots = served.result, served.prepared.resolved, served.subslots
+    again = recomputed_tokens(asked.requests, result)
+    slow = slow_and_unasked(result, asked.waits)
+    timing = _timing(asked.options, asked.speed)
+    on = _where(served, profile)
+    status = served.status
+    status = status_beside_weights(resolved, profile) if status == "fits" else status
+    return Answer(
+        status=status,
+        verdict=_verdict(status, len(asked.requests), served),
+        exit_code=1 if served.complaints else 0,
+        lines=lambda width: [
+            *map(Line, render(result, on, width, timing, again).split("\n")),
+            *(subslots.lines(width) if subslots else ()),
+            *(wrap(slow, width, "warning", indent="") if slow else ()),
+        ],
+        document={
+            **identity(served.prepared, "kvpipe.replay"),
+            **result.to_json(),
+            **({} if subslots is None else {"subslots": subslots.to_json()}),
+            "step_time": timing,
+            "recomputed_tokens": again,
+        },
+        complaints=served.complaints,
+        pictures={"blocks_over_time.svg": render_svg(result, _heading(resolved))},
+        fields={
+            "max_running": result.max_running,
+            "peak_in_use": result.peak_in_use,
+            "preemptions": result.counts.preemptions,
+        },
+    )
+
+
+def _heading(resolved: ResolvedRun) -> str:
+    return f"{resolved.model.name} on {resolved.device.name}"
+
+
+def _where(served: ServedTrace, profile: MemoryProfile) -> str:
+    """The model, the device and the cache that the trace was served in."""
+    resolved, plan = served.prepared.resolved, served.plan
+    words = f"{_heading(resolved)}, {cache_words(poorest(profile))}"
+    words += uncounted_words(resolved, profile)
+    if plan.requested_len > plan.limits.max_model_len:
+        words += f"; max_model_len lowered from {plan.requested_len:,}"
+    return words
+
+
+def _verdict(status: str, num_requests: int, served: ServedTrace) -> Line:
+    about = f"{count(num_requests, 'request')} replayed"
+    if status != "may_not_fit" or not served.complaints:  # where the line has room
+        about += f" on {_heading(served.prepared.resolved)}"
+    return last_line(status.replace("_", " "), about, serves=not served.complaints)
 
 
 def _timing(options: TraceOptions, speed: Speed) -> str:
