@@ -160,7 +160,7 @@ def test_an_unknown_type_is_one_mistake_however_little_its_file_says(tmp_path, c
     assert run([str(tmp_path), "--on", "h100"]) == 2
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
-    assert "got 'zork'" in err and "by its keys alone it cannot be read, for want of" in err
+    assert "got 'zork'" in err and "its keys alone do not say it: architectures (expected" in err
 
 
 def test_a_plan_of_no_ranks_is_a_wrong_request() -> None:
