@@ -136,7 +136,8 @@ def test_find_and_run_agree_about_more_requests_than_the_scheduler_runs(capsys) 
     [
         (["run", "report=full"], [*ENDS.values()]),
         (["find", "want.requests=4", "want.length=8192"], [ENDS["running"]]),
-        (["compare", "engines=[kvpipe]"], [ENDS["steady"], ENDS["peak"]]),
+        (["compare", "engines=[kvpipe]"], [ENDS["running"]]),
+        (["compare", "engines=[kvpipe]", "report=full"], [ENDS["steady"], ENDS["peak"]]),
         (["replay", "trace=synthetic", "trace.max_requests=4"], [ENDS["steady"]]),
     ],
 )

@@ -136,7 +136,8 @@ def test_a_model_is_found_as_people_shorten_its_name(said: str, preset: str) -> 
 @pytest.mark.parametrize("said", ["qwen", "kimi", "llama3", "gpt-oss", "phi-3"])
 def test_the_first_words_of_several_models_are_told_with_all_of_them(said: str) -> None:
     with pytest.raises(
-        ConfigError, match=f"a whole name, got '{said}', with which .*; say one of .*, "
+        ConfigError,
+        match=rf"a whole name, got '{said}', which stands for \d+ names; say one of .*, ",
     ):
         option_named("model", said, may_begin=True)
 

@@ -38,7 +38,7 @@ def option_named(group: str, said: str, may_begin: bool = False) -> str | None:
     found = found or _of_words(group, said, may_begin)
     if len(found) > 1:
         names = ", ".join(_typed(group, stem) for stem in found)
-        got = f"'{said}', with which {len(found)} names begin"
+        got = f"'{said}', which stands for {len(found)} names"
         raise ConfigError(Problem(group, "a whole name", got, f"say one of {names}"))
     return found[0] if found else None
 
