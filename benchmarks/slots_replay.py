@@ -204,12 +204,18 @@ def reserved(plan: Plan, requests: Sequence[TraceRequest]) -> list[int]:
     return begun
 
 
-def main(trace: str, path: str, number: str, size: str) -> None:
+def asked(trace: str, path: str, number: str, size: str):  # type: ignore[no-untyped-def]
+    """The trace's options, the limits of a request, a usual length, and the slices to serve."""
     section = shipped_option("trace", trace) | {"path": path, "arrivals": "at_once"}
     source = read_trace(section)
     longest, typical = LENGTHS[trace]
     limits = RequestLimits(max_model_len=longest, max_num_batched_tokens=BATCH)
     parts = slices(source.requests(), longest, int(number), int(size))
+    return source.options, limits, typical, parts
+
+
+def main(trace: str, path: str, number: str, size: str) -> None:
+    options, limits, typical, parts = asked(trace, path, number, size)
     print(
         "| layers | tables: vLLM, slots | running: vLLM | slots | arena | preempted: vLLM, slots "
         "| time: slots / vLLM | least, most | slots / arena | behind vLLM | at most | reserved |"
@@ -224,8 +230,8 @@ def main(trace: str, path: str, number: str, size: str) -> None:
         ]
         runs = [
             (
-                *(in_blocks(plan, source.options, part) for plan in plans),
-                serve(ideal(layer_set, limits, memory), source.options, part),
+                *(in_blocks(plan, options, part) for plan in plans),
+                serve(ideal(layer_set, limits, memory), options, part),
             )
             for part in parts
         ]

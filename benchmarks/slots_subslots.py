@@ -13,24 +13,19 @@ import sys
 from statistics import mean
 
 from slots_replay import (  # which finds the tests' layer sets
-    BATCH,
-    LENGTHS,
     MOST_RUNNING,
     Run,
+    asked,
     ideal,
     layer_sets,
     planned,
     pool_bytes,
     serve,
-    slices,
 )
 
 from kvpipe.blocks import BlockManager
 from kvpipe.cache.plan import Plan
-from kvpipe.request.confdir import shipped_option
-from kvpipe.simulation.play import read_trace
 from kvpipe.simulation.traces.base import TraceOptions
-from kvpipe.specs.base import RequestLimits
 from kvpipe.stages.grouping.planning import KVPIPE
 from kvpipe.stages.grouping.slots.options import SlotOptions
 
@@ -75,11 +70,7 @@ def in_blocks(plan: Plan, options: TraceOptions, requests) -> tuple[Run, Holes]:
 
 
 def main(trace: str, path: str, number: str, size: str) -> None:
-    section = shipped_option("trace", trace) | {"path": path, "arrivals": "at_once"}
-    source = read_trace(section)
-    longest, typical = LENGTHS[trace]
-    limits = RequestLimits(max_model_len=longest, max_num_batched_tokens=BATCH)
-    parts = slices(source.requests(), longest, int(number), int(size))
+    options, limits, typical, parts = asked(trace, path, number, size)
     print(
         "| layers | tables: equal, sub | a slot holds | preempted: equal, sub "
         "| time: equal / arena | sub / arena | sub / equal | least, most "
@@ -94,9 +85,9 @@ def main(trace: str, path: str, number: str, size: str) -> None:
             for slots in (SlotOptions(), SlotOptions(subslots=True))
         )
         per_slot = max(group.blocks_per_slot for group in sub.groups)
-        theirs = [in_blocks(equal, source.options, part)[0] for part in parts]
-        ours = [in_blocks(sub, source.options, part) for part in parts]
-        best = [serve(ideal(layer_set, limits, memory), source.options, part) for part in parts]
+        theirs = [in_blocks(equal, options, part)[0] for part in parts]
+        ours = [in_blocks(sub, options, part) for part in parts]
+        best = [serve(ideal(layer_set, limits, memory), options, part) for part in parts]
         to_equal = [b.seconds / a.seconds for a, (b, _) in zip(theirs, ours, strict=True)]
         over = [a.seconds / b.seconds for a, b in zip(theirs, best, strict=True)]
         sub_over = [a.seconds / b.seconds for (a, _), b in zip(ours, best, strict=True)]

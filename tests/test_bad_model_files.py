@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
+from small_files import SMALL_LLAMA
 
 from kvpipe.errors import ConfigError, Problem
 from kvpipe.front.prepared import prepared_request
@@ -22,17 +23,7 @@ from kvpipe.specs.attention import legal_tp_sizes
 from kvpipe.specs.base import SpecContext
 from kvpipe.stages.validation.layers import build_layers
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
+LLAMA = SMALL_LLAMA
 CONTEXT = SpecContext(
     block_size=16,
     dtype="bfloat16",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_files import SMALL_LLAMA
 
 from kvpipe.errors import ConfigError
 from kvpipe.models import read_once
@@ -16,21 +17,9 @@ from kvpipe.models.base import ModelGeometry
 from kvpipe.models.hf import PLUGIN
 from kvpipe.models.weight_files import read_weights
 
-TINY = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
-
 
 def read(folder: Path, **changes: Any) -> ModelGeometry:
-    (folder / "config.json").write_text(json.dumps(TINY | changes))
+    (folder / "config.json").write_text(json.dumps(SMALL_LLAMA | changes))
     options = {"reader": "hf", "dtype": "auto", "repo": None, "probe": False, "draft": None}
     return PLUGIN(PLUGIN.Options(path=str(folder), **options)).read()
 

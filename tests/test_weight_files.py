@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_files import SMALL_LLAMA
 
 from kvpipe.errors import ConfigError
 from kvpipe.front.prepared import prepared_request
@@ -16,18 +17,7 @@ from kvpipe.models.hf import PLUGIN
 from kvpipe.models.reading import read_geometry
 from kvpipe.models.weight_files import ADAPTER, INDEX
 
-LLAMA = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
+LLAMA = SMALL_LLAMA | {"architectures": ["LlamaForCausalLM"]}
 Shapes = dict[str, tuple[int, ...]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from kvpipe.answers.measured_subslots import Measured, Served, measured_subslots
@@ -41,12 +41,10 @@ class AskedTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedTrace:
-    """prepared, plan: those that the result is of, in sub-slots where these were measured to be
-    worth it. status: fits | may_not_fit, at both ends of the memory's estimate."""
+    """served: in sub-slots where these were measured to be worth it, with the times that are known.
+    status: fits | may_not_fit, at both ends of the memory's estimate."""
 
-    prepared: Prepared
-    plan: Plan
-    result: ReplayResult
+    served: Served
     subslots: Measured | None
     status: str
     complaints: tuple[str, ...]
@@ -94,9 +92,7 @@ def served_trace(
         lambda at_end: not asked.complaints(play(at_end)),
     )
     return ServedTrace(
-        prepared=served.prepared,
-        plan=served.plan,
-        result=asked.known(served.result),
+        served=replace(served, result=asked.known(served.result)),
         subslots=subslots,
         status=status,
         complaints=complaints,

@@ -28,6 +28,7 @@ from kvpipe.text.lines import Line, wrap
 from kvpipe.text.meanwhile import meanwhile
 
 if TYPE_CHECKING:  # they import numpy, which no plan does
+    from kvpipe.answers.measured_subslots import Served
     from kvpipe.answers.replayed_trace import AskedTrace, ServedTrace
     from kvpipe.simulation.traces.base import TraceOptions
 
@@ -71,40 +72,41 @@ class Replay(Command):
         except DoesNotFit as error:
             raise refused(prepared, error) from None
         with meanwhile(sys.stderr if job is None else None) as tell:  # a sweep has a bar of its own
-            served = served_trace(prepared, asked, profile, plan, tell)
-        return _answer(asked, served, profile)
+            found = served_trace(prepared, asked, profile, plan, tell)
+        return _answer(asked, found, profile)
 
 
-def _answer(asked: AskedTrace, served: ServedTrace, profile: MemoryProfile) -> Answer:
+def _answer(asked: AskedTrace, found: ServedTrace, profile: MemoryProfile) -> Answer:
     from kvpipe.answers.waits import slow_and_unasked
     from kvpipe.simulation.plot import render_svg
     from kvpipe.simulation.recomputed import recomputed_tokens
     from kvpipe.simulation.text import render
 
-    result, resolved, subslots = served.result, served.prepared.resolved, served.subslots
+    prepared, result, subslots = found.served.prepared, found.served.result, found.subslots
+    resolved = prepared.resolved
     again = recomputed_tokens(asked.requests, result)
     slow = slow_and_unasked(result, asked.waits)
     timing = _timing(asked.options, asked.speed)
-    on = _where(served, profile)
-    status = served.status
+    on = _where(found.served, profile)
+    status = found.status
     status = status_beside_weights(resolved, profile) if status == "fits" else status
     return Answer(
         status=status,
-        verdict=_verdict(status, len(asked.requests), served),
-        exit_code=1 if served.complaints else 0,
+        verdict=_verdict(status, len(asked.requests), found),
+        exit_code=1 if found.complaints else 0,
         lines=lambda width: [
             *map(Line, render(result, on, width, timing, again).split("\n")),
             *(subslots.lines(width) if subslots else ()),
             *(wrap(slow, width, "warning", indent="") if slow else ()),
         ],
         document={
-            **identity(served.prepared, "kvpipe.replay"),
+            **identity(prepared, "kvpipe.replay"),
             **result.to_json(),
             **({} if subslots is None else {"subslots": subslots.to_json()}),
             "step_time": timing,
             "recomputed_tokens": again,
         },
-        complaints=served.complaints,
+        complaints=found.complaints,
         pictures={"blocks_over_time.svg": render_svg(result, _heading(resolved))},
         fields={
             "max_running": result.max_running,
@@ -118,7 +120,7 @@ def _heading(resolved: ResolvedRun) -> str:
     return f"{resolved.model.name} on {resolved.device.name}"
 
 
-def _where(served: ServedTrace, profile: MemoryProfile) -> str:
+def _where(served: Served, profile: MemoryProfile) -> str:
     """The model, the device and the cache that the trace was served in."""
     resolved, plan = served.prepared.resolved, served.plan
     words = f"{_heading(resolved)}, {cache_words(poorest(profile))}"
@@ -128,11 +130,11 @@ def _where(served: ServedTrace, profile: MemoryProfile) -> str:
     return words
 
 
-def _verdict(status: str, num_requests: int, served: ServedTrace) -> Line:
+def _verdict(status: str, num_requests: int, found: ServedTrace) -> Line:
     about = f"{count(num_requests, 'request')} replayed"
-    if status != "may_not_fit" or not served.complaints:  # where the line has room
-        about += f" on {_heading(served.prepared.resolved)}"
-    return last_line(status.replace("_", " "), about, serves=not served.complaints)
+    if status != "may_not_fit" or not found.complaints:  # where the line has room
+        about += f" on {_heading(found.served.prepared.resolved)}"
+    return last_line(status.replace("_", " "), about, serves=not found.complaints)
 
 
 def _timing(options: TraceOptions, speed: Speed) -> str:

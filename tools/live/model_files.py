@@ -136,3 +136,14 @@ def latent(architecture: str, model_type: str, **changes: Any) -> dict[str, Any]
 
 
 DEEPSEEK_V3 = latent("DeepseekV3ForCausalLM", "deepseek_v3")
+
+GPT_OSS = decoder(
+    "GptOssForCausalLM",
+    "gpt_oss",
+    sliding_window=128,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    layer_types=["sliding_attention", "full_attention"] * 2,
+    swiglu_limit=7.0,
+    attention_bias=True,
+)

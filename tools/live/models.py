@@ -9,6 +9,7 @@ from __future__ import annotations
 from tools.live.model_files import (
     CONTEXT,
     DEEPSEEK_V3,
+    GPT_OSS,
     Config,
     Model,
     decoder,
@@ -163,16 +164,7 @@ def _windows() -> list[Model]:
         (
             "gpt-oss",
             "1 window : 1 full, sinks",
-            decoder(
-                "GptOssForCausalLM",
-                "gpt_oss",
-                sliding_window=128,
-                num_local_experts=4,
-                num_experts_per_tok=2,
-                layer_types=["sliding_attention", "full_attention"] * 2,
-                swiglu_limit=7.0,
-                attention_bias=True,
-            ),
+            GPT_OSS,
         ),
         (
             "cohere2",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.live.model_files import DEEPSEEK_V3, Model, decoder, gemma3, latent
+from tools.live.model_files import DEEPSEEK_V3, GPT_OSS, Model, decoder, gemma3, latent
 from tools.live.whisper import whisper
 
 EAGLE_3 = {"method": "eagle3", "num_speculative_tokens": 2}
@@ -74,16 +74,6 @@ def _shared_and_chunked() -> list[Model]:
 
 def _drafts() -> list[Model]:
     draft = decoder("Eagle3LlamaForCausalLM", "llama", num_hidden_layers=1, draft_vocab_size=512)
-    sinks = decoder(
-        "GptOssForCausalLM",
-        "gpt_oss",
-        sliding_window=128,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        layer_types=["sliding_attention", "full_attention"] * 2,
-        swiglu_limit=7.0,
-        attention_bias=True,
-    )
     return [
         Model(
             name="deepseek-v3-eagle3",
@@ -95,7 +85,7 @@ def _drafts() -> list[Model]:
         Model(
             name="gpt-oss-eagle3",
             kind="1 window : 1 full, EAGLE-3 draft",
-            config=sinks,
+            config=GPT_OSS,
             engine={"speculative_config": EAGLE_3},
             draft=draft,
         ),

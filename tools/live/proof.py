@@ -38,7 +38,13 @@ PROBE = Path(__file__).with_name("vllm_load.py")
 
 
 def case_of(folder: Path, asked: Json) -> Json:
-    arguments = {
+    arguments = arguments_of(folder, memory_of(folder), 256) | {"additional_config": asked}
+    return {"arguments": arguments, "lengths": LENGTHS, "new": NEW}
+
+
+def arguments_of(folder: Path, memory_bytes: int, step_tokens: int) -> Json:
+    """What an engine of a small model is started with."""
+    return {
         "model": str(folder),
         "load_format": "dummy",
         "skip_tokenizer_init": True,
@@ -46,13 +52,11 @@ def case_of(folder: Path, asked: Json) -> Json:
         "dtype": "float32",
         "block_size": 32,  # the least that the CPU kernel takes
         "max_model_len": CONTEXT,
-        "max_num_batched_tokens": 256,
+        "max_num_batched_tokens": step_tokens,
         "max_num_seqs": 64,
         "seed": 0,
-        "kv_cache_memory_bytes": memory_of(folder),
-        "additional_config": asked,
+        "kv_cache_memory_bytes": memory_bytes,
     }
-    return {"arguments": arguments, "lengths": LENGTHS, "new": NEW}
 
 
 def memory_of(folder: Path) -> int:

@@ -24,7 +24,7 @@ from tools.live.model_files import CONTEXT  # noqa: E402
 from tools.live.models import EVEN, MODELS  # noqa: E402
 from tools.live.paired import change_percent, mean_milliseconds, slope_microseconds  # noqa: E402
 from tools.live.plugin import installed_in  # noqa: E402
-from tools.live.proof import PADDED, answered  # noqa: E402
+from tools.live.proof import PADDED, answered, arguments_of  # noqa: E402
 
 Json = dict[str, Any]
 PROBE = Path(__file__).with_name("step_probe.py")
@@ -40,21 +40,9 @@ ASKED: dict[str, Json] = {
 
 
 def case_of(folder: Path, ways: list[Json], running: Sequence[int]) -> Json:
-    arguments = {
-        "model": str(folder),
-        "load_format": "dummy",
-        "skip_tokenizer_init": True,
-        "enforce_eager": True,
-        "dtype": "float32",
-        "block_size": 32,  # the least that the CPU kernel takes
-        "max_model_len": CONTEXT,
-        "max_num_batched_tokens": CONTEXT,
-        "max_num_seqs": 64,
-        "seed": 0,
-        "kv_cache_memory_bytes": 512 * 2**20,  # any load here fits: all ways take the same steps
-    }
     return {
-        "arguments": arguments,
+        # Any load fits in so much: all ways take the same steps.
+        "arguments": arguments_of(folder, 512 * 2**20, CONTEXT),
         "ways": ways,
         "running": list(running),
         "prompt": 100,
