@@ -9,10 +9,10 @@ from functools import partial
 from math import floor
 from typing import Any
 
+from kvpipe.answers.halvings import caches_of_8_bits, has_fp8
 from kvpipe.answers.log_memory import share_is_known
 from kvpipe.answers.remedies import (
     LENGTH,
-    OLDEST_FP8_CACHE,
     Advice,
     advice,
     longest,
@@ -74,10 +74,6 @@ def changes_for_room(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
     is_free = not prepared.raw["profiling"].get("other_instances_bytes")
     if is_given and is_free and resolved.gpu_memory_utilization < SHARE:
         yield {"cache.gpu_memory_utilization": SHARE}
-    capability = resolved.device.compute_capability
-    if capability is None or capability < OLDEST_FP8_CACHE:
-        return
-    if not resolved.cache_dtype.startswith("fp8"):
-        yield {"cache.cache_dtype": "fp8"}
-    if not resolved.model.quantized_with and not resolved.model.load_as:
+    yield from caches_of_8_bits(prepared)
+    if has_fp8(prepared) and not resolved.model.quantized_with and not resolved.model.load_as:
         yield {"weights": "fp8"}

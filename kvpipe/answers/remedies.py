@@ -5,11 +5,12 @@ A plan costs about a millisecond (preparing it four), so candidates are tried, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
+from kvpipe.answers.halvings import caches_of_8_bits, fewer_seqs, smaller_batches
 from kvpipe.answers.log_memory import share_is_known
 from kvpipe.answers.oversized import sizes_of_card
 from kvpipe.answers.trials import ANY, Goal, Trial, asked_of_a_copy, tried
@@ -28,7 +29,6 @@ MOST_RANKS = 16
 SURELY_RUNS = "the longest that surely runs"
 _SAMPLING = ("auto", "estimate")  # profilings that charge what sampling takes
 _CONVERTS_FP8 = (8, 0)  # compute capability: vLLM reads weights of 8 bits from there on
-OLDEST_FP8_CACHE = (8, 9)  # compute capability of the first cards with 8-bit floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,14 +238,17 @@ def _block(prepared: Prepared, goal: Goal) -> Advice | None:
     return None
 
 
+def _first(
+    prepared: Prepared, tries: Iterable[Mapping[str, Any]], words: str, goal: Goal
+) -> Advice | None:
+    """Of several changes the first that helps."""
+    found = (advice(prepared, changes, words, goal) for changes in tries)
+    return next(filter(None, found), None)
+
+
 def _batch(prepared: Prepared, goal: Goal) -> Advice | None:
-    """The largest halving of the batch that helps; engines take no fewer tokens than requests."""
-    key, batch = "scheduler.max_num_batched_tokens", prepared.resolved.limits.max_num_batched_tokens
-    least = max(256, prepared.resolved.max_num_seqs)
-    while (batch := batch // 2) >= least:
-        if found := advice(prepared, {key: batch}, "fewer tokens in flight", goal):
-            return found
-    return None
+    """The largest halving of the batch that helps."""
+    return _first(prepared, smaller_batches(prepared), "fewer tokens in flight", goal)
 
 
 def _requests(prepared: Prepared, goal: Goal) -> Advice | None:
@@ -253,24 +256,10 @@ def _requests(prepared: Prepared, goal: Goal) -> Advice | None:
     exactly as many as were asked for, which costs those who asked nothing."""
     if prepared.config.plugins["profiling"].name not in _SAMPLING:
         return None
-    key, asked = "scheduler.max_num_seqs", asked_of_a_copy(prepared)
+    asked = asked_of_a_copy(prepared)
     words = "fewer requests sampled at once"
     words += f", all {asked:,} that were asked for" if asked > 1 else ""
-    for seqs in _fewer(prepared.resolved.max_num_seqs, asked):
-        if found := advice(prepared, {key: seqs}, words, goal):
-            return found
-    return None
-
-
-def _fewer(seqs: int, asked: int) -> Iterator[int]:
-    """Halvings, down to 16 or to those that were asked for."""
-    least = asked if asked > 1 else 16
-    while (seqs := seqs // 2) >= least:
-        yield seqs
-        if seqs == least:
-            return
-    if asked > 1 and seqs < asked < 2 * seqs + 2:
-        yield asked
+    return _first(prepared, fewer_seqs(prepared, asked), words, goal)
 
 
 def _ranks(prepared: Prepared, goal: Goal) -> Advice | None:
@@ -287,12 +276,7 @@ def _ranks(prepared: Prepared, goal: Goal) -> Advice | None:
 
 def _cache(prepared: Prepared, goal: Goal) -> Advice | None:
     """A cache of 8 bits, where the card has such floats."""
-    resolved = prepared.resolved
-    if (resolved.device.compute_capability or (0, 0)) < OLDEST_FP8_CACHE:
-        return None
-    if resolved.cache_dtype.startswith("fp8") or resolved.device.type != "cuda":
-        return None
-    return advice(prepared, {"cache.cache_dtype": "fp8"}, "cache of 8 bits", goal)
+    return _first(prepared, caches_of_8_bits(prepared), "cache of 8 bits", goal)
 
 
 def _weights(prepared: Prepared, goal: Goal) -> Advice | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvpipe.answers.halvings import fewer_seqs, smaller_batches
 from kvpipe.answers.more_room import changes_for_room
 from kvpipe.answers.remedies import Advice, advice
 from kvpipe.answers.trials import tried
@@ -16,9 +17,8 @@ from kvpipe.pipeline import Prepared
 from kvpipe.stages.profiling.base import MemoryProfile
 from kvpipe.text.figures import GIB
 
-_SEQS, _BATCH = "scheduler.max_num_seqs", "scheduler.max_num_batched_tokens"
 _RANKS = "parallel.tensor_parallel_size"
-_FEWEST_SEQS, _SMALLEST_BATCH, _MOST_RANKS = 16, 256, 16
+_MOST_RANKS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def leaner_ways(prepared: Prepared, lacking: int) -> list[Leaner]:
         return []
     held = _beside(before.profile)
     found: list[Leaner] = []
-    for kind in (_halved_seqs, _halved_batches, _lighter_weights, _more_ranks):
+    for kind in (fewer_seqs, smaller_batches, _lighter_weights, _more_ranks):
         tries = [advice(prepared, changes, "") for changes in kind(prepared)]
         ways = [
             Leaner(way=way, freed_bytes=freed)
@@ -55,19 +55,6 @@ def told_leaner(each: Leaner) -> str:
 def _beside(profile: MemoryProfile) -> int:
     """Bytes of the fullest card that are no cache."""
     return max(sum(item.num_bytes for item in rank.charged) for rank in profile.ranks)
-
-
-def _halved_seqs(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
-    seqs = prepared.resolved.max_num_seqs
-    while (seqs := seqs // 2) >= _FEWEST_SEQS:
-        yield {_SEQS: seqs}
-
-
-def _halved_batches(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
-    batch = prepared.resolved.limits.max_num_batched_tokens
-    least = max(_SMALLEST_BATCH, prepared.resolved.max_num_seqs)
-    while (batch := batch // 2) >= least:
-        yield {_BATCH: batch}
 
 
 def _lighter_weights(prepared: Prepared) -> Iterator[Mapping[str, Any]]:
