@@ -414,6 +414,7 @@ def test_a_missing_dtype_is_the_classes_float32_and_the_report_can_say_so(tmp_pa
         (small("gemma2", layer_types=["full_attention"]), "expected 2 entries .* got 1"),
         (small("qwen3", layer_types=["full_attention", "odd"]), "full or sliding .* got 'odd'$"),
         (small("llama", layer_types=["full_attention", "odd"]), "got 'odd'$"),
+        (small("mixtral", num_local_experts=2, num_experts_per_tok=20), "at most the 2 experts"),
         (small("llama", hidden_size="big"), r"hidden_size\): expected a whole number .* got 'big'"),
         (small("llama", num_hidden_layers=0), r"num_hidden_layers\): .* got 0"),
         (small("bamba", layers_block_type=["mamba", "rnn"]), "got 'rnn'$"),

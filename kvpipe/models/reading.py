@@ -9,7 +9,7 @@ from typing import Any
 from kvpipe.errors import ConfigError, Problem, did_you_mean, printable
 from kvpipe.models._quantization import quantized_bytes
 from kvpipe.models._safetensors import TensorTable
-from kvpipe.models._values import BY_HAND, Values
+from kvpipe.models._values import BY_HAND, Values, is_whole
 from kvpipe.models.base import CacheGeometry, ModelGeometry, RankParameters
 from kvpipe.models.config_file import ConfigFile, config_file
 from kvpipe.models.families import families
@@ -179,6 +179,9 @@ _NUMBERS = (
 )  # fmt: skip
 
 
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
 def _check_values(config: Config, family: Family) -> None:
     """Every mistake of a file at once, not the first: a question that fails does not end it."""
     questions: list[Callable[[], object]] = [
@@ -187,6 +190,7 @@ def _check_values(config: Config, family: Family) -> None:
         partial(family.context_length, config),
         *(partial(config.number, key) for key in _NUMBERS),
         partial(_check_groups, config),
+        partial(_check_experts, config),
     ]
     problems: dict[str, Problem] = {}
     for question in questions:
@@ -203,6 +207,14 @@ def _check_groups(config: Config) -> None:
     heads, kv = (config.number(f"num_{name}_heads") for name in ("attention", "key_value"))
     if heads and kv and not config.number("kv_lora_rank") and heads % kv:
         raise config.wrong("num_key_value_heads", f"a number that divides {heads} heads", kv)
+
+
+def _check_experts(config: Config) -> None:
+    """A token goes to experts that there are."""
+    counts = [count for key in _EXPERTS if is_whole(count := config.get(key))]  # or lists, by layer
+    number, taken = max(counts, default=0), _experts_per_token(config)
+    if number and taken > number:
+        raise config.wrong("num_experts_per_tok", f"at most the {number} experts there are", taken)
 
 
 def _check_generates(file: ConfigFile, caches: tuple[CacheGeometry, ...]) -> None:
