@@ -75,3 +75,15 @@ def test_a_length_that_is_hardly_any_is_not_the_line_to_run(tmp_path: Path) -> N
     answer = doctor(log_of(tmp_path, "0.02"), CARD)
     assert re.search(r"--max-model-len \d\d \(the longest", text_of(answer))
     assert "--max-model-len 40960" in answer.fields["paste"]
+
+
+def test_a_log_whose_weights_are_not_the_models_promises_no_more_than_the_card_has(
+    tmp_path: Path,
+) -> None:
+    """74 GiB where the model weighs 131: of 8 bits it would not weigh 10."""
+    args = ARGS.format(length=131072).replace("Qwen/Qwen3-32B", "meta-llama/Llama-3.1-70B-Instruct")
+    loaded = LOADED.replace("61.0347", "74.2000")
+    text = HEAD.format(version="0.11.0") + args + loaded + LEFT.format(left="-3.52") + ENDED
+    answer = doctor(pasted(tmp_path, text), CARD)
+    assert "--quantization fp8" not in text_of(answer)
+    assert doctor(pasted(tmp_path, answer.fields["paste"]), CARD).exit_code == 0

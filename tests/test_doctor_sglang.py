@@ -56,6 +56,15 @@ def test_a_line_of_sglang_is_planned_as_run_plans_it() -> None:
     assert "vllm" not in text.lower()
 
 
+@pytest.mark.parametrize(("users", "code"), [(3, 0), (4, 1)])
+def test_tokens_that_a_line_allows_bound_its_users(users: int, code: int) -> None:
+    line = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct "
+    line += "--context-length 32768 --max-total-tokens 100000"
+    answer = doctor(Path(line), CARD, f"want.requests={users}")
+    assert answer.exit_code == code and "3 requests of 32,768 tokens" in text_of(answer)
+    assert code or "--max-total-tokens 100000" in answer.fields["paste"]
+
+
 def test_a_line_of_sglang_that_does_not_fit_is_refused_with_planned_ways() -> None:
     answer = doctor(Path(LINE.replace("8B", "70B").replace("--tp 2", "--tp 1")), CARD)
     assert answer.exit_code == 1 and answer.status == "does_not_fit"

@@ -2,7 +2,9 @@
 estimate says the change is worth.
 
 A log is of one start. Twice the ranks hold half the weights each, a higher share of the card is all
-cache: the estimate's difference between both requests is added, its error in common falls out.
+cache: the estimate's difference between both requests is added, its error in common falls out. But
+never more than the estimate's high end: a log whose weights are not the model's would promise more
+than the card has.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def profile_after(prepared: Prepared, made: Prepared) -> MemoryProfile:
     if before is None or after is None or after == before:
         return profile_ranks(made)
     profile = _as_printed(prepared, made)
-    return replace(profile, ranks=tuple(_shifted(rank, after - before) for rank in profile.ranks))
+    _, _, most = _estimated_range(made)
+    ranks = tuple(_shifted(rank, after - before, most) for rank in profile.ranks)
+    return replace(profile, ranks=ranks)
 
 
 def _as_printed(prepared: Prepared, made: Prepared) -> MemoryProfile:
@@ -49,7 +53,7 @@ def _as_printed(prepared: Prepared, made: Prepared) -> MemoryProfile:
     log = plugin.log()
     if log.per_rank("available_kv") or log.per_rank("pools"):
         return profile
-    low, best = _estimated_range(prepared)
+    low, best, _ = _estimated_range(prepared)
     surely = max(0, best)  # at least so much the estimate is too high
     return replace(
         profile,
@@ -109,16 +113,17 @@ def _estimate(prepared: Prepared) -> int | None:
         return None
 
 
-def _estimated_range(prepared: Prepared) -> tuple[int, int]:
-    """Bytes of the poorest rank at the low end of the estimate and by its best value, negative
-    where nothing is left."""
+def _estimated_range(prepared: Prepared) -> tuple[int, int, int]:
+    """Bytes of the poorest rank at the low end of the estimate, by its best value and at its high
+    end, negative where nothing is left."""
     made = _estimating(prepared)
     plugin = made.config.plugins["profiling"].make(EstimateProfiling)
     request = profiling_request(made)
     stages = (plugin.rank_memory(stage, request) for stage in range(request.parallel.pp))
     rank = min(stages, key=lambda each: each.available_kv_bytes)
     low = rank.requested.num_bytes - sum(item.at_most for item in rank.charged)
-    return low, rank.available_kv_bytes
+    high = rank.requested.num_bytes - sum(item.at_least for item in rank.charged)
+    return low, rank.available_kv_bytes, high
 
 
 def _estimating(prepared: Prepared) -> Prepared:
@@ -134,10 +139,12 @@ def _is_eager(prepared: Prepared) -> bool:
     return bool(path and read_file(path).settings.get("profiling.enforce_eager"))
 
 
-def _shifted(rank: RankMemory, more: int) -> RankMemory:
+def _shifted(rank: RankMemory, more: int, most: int) -> RankMemory:
+    """more: bytes that the change is worth. most: that the card can have for a cache at all."""
     if not more:
         return rank
     was = rank.available_kv
+    more = min(more, most - was.num_bytes)
     now = was.num_bytes + more
     if now <= 0:
         raise DoesNotFit(

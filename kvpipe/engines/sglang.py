@@ -38,6 +38,7 @@ class SGLang(PlannedEngine):
     class Options(PlannedOptions):
         mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | Literal["auto"]
         page_size: Annotated[int, Field(ge=1, le=1024)]
+        max_total_tokens: Annotated[int, Field(ge=1)] | Literal["auto"]
         swa_full_tokens_ratio: Annotated[float, Field(gt=0, le=1)]
         mamba_full_memory_ratio: Annotated[float, Field(gt=0)]
         mamba_ssm_dtype: Literal["auto", "float32", "bfloat16"]
@@ -192,11 +193,16 @@ class SGLang(PlannedEngine):
             if not layers.full:
                 return
             full += sizes.draft_cell(full, len(layers.full), question.draft_layers)
-            count = sizes.full_tokens(budget, full, page)
+            count = self._at_most(sizes.full_tokens(budget, full, page))
             yield _full_pool(count, full, page, "what is left, over the bytes of a token")
             return
         (window, rows), *_ = layers.windows.items()
         both = self._two_pools(question, full, _cell(rows), window, budget)
+        if layers.full and self._at_most(both.full) < both.full:
+            wanted = f"auto, or at least {both.full:,} tokens: what becomes of windows was not read"
+            raise ConfigError(
+                Problem("engine.max_total_tokens", wanted, f"{self.options.max_total_tokens:,}")
+            )
         if layers.full:
             yield _full_pool(both.full, full, page, "what both pools of tokens get, by the ratio")
         if layers.full and window + page >= both.window:
@@ -220,6 +226,11 @@ class SGLang(PlannedEngine):
             mark="checked",
             rule=f"{self.options.swa_full_tokens_ratio} of the full layers' tokens",
         )
+
+    def _at_most(self, count: int) -> int:
+        """max_total_tokens only lowers it, in whole pages."""
+        most, page = self.options.max_total_tokens, self.options.page_size
+        return count if most == "auto" else min(count, most) // page * page
 
     def _two_pools(
         self, question: Question, full: int, rows: int, window: int, budget: int

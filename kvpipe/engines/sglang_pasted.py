@@ -25,6 +25,7 @@ _KEYS = {
     "--chunked-prefill-size": "scheduler.max_num_batched_tokens",
     "--mem-fraction-static": "engine.mem_fraction_static",
     "--page-size": "engine.page_size",
+    "--max-total-tokens": "engine.max_total_tokens",
     "--swa-full-tokens-ratio": "engine.swa_full_tokens_ratio",
     "--mamba-full-memory-ratio": "engine.mamba_full_memory_ratio",
     "--max-mamba-cache-size": "engine.max_mamba_cache_size",
